@@ -1,0 +1,59 @@
+"""One file of a source, and the place its bytes come from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    path: str
+    """Its name inside its origin: an in-repo path, a local path, a path of a file system."""
+    size: int
+    """Bytes; -1 when the origin does not say."""
+    etag: str
+    """What its content must hash to: sha256 (64 hex digits) or git blob sha1 (40). Others are only compared; '': unknown."""
+    origin: Origin
+
+    def __str__(self) -> str:
+        return f"{self.origin.name}/{self.path}"
+
+
+class Origin(ABC):
+    """Where a source's shards lie. Holds no connection and no secret, so it travels to workers as it is."""
+
+    name: str
+    """For messages and logs: `org/repo@commit8`, `s3://bucket`, or ''."""
+    folder: tuple[str, ...] | None
+    """Folder names under the cache folder for fetched shards; None when shards are read where they lie."""
+
+    @abstractmethod
+    def read(self, shard: Shard, start: int, stop: int) -> bytes:
+        """Exactly the bytes [start, stop) of the shard, or an error of the family. Retries inside."""
+
+    @abstractmethod
+    def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
+        """The shard's bytes from `start` on, one attempt, as they arrive.
+
+        Raises `Restart` when the bytes cannot continue what was read before (another content, Range not honoured), and
+        `Broken` when the connection ended early or the server asks to come again; both are for the downloader.
+        """
+
+    def local_path(self, shard: Shard) -> Path | None:
+        """The shard as a local file of the user's, where it is one."""
+        return None
+
+
+class Restart(Exception):
+    """The body does not continue the partial file: start over."""
+
+
+class Broken(Exception):
+    """An attempt failed in a way that can heal."""
+
+    def __init__(self, why: str, retry_after: float | None = None) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after

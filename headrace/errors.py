@@ -1,0 +1,90 @@
+"""Every error of Headrace, as one tree.
+
+    HeadraceError
+    ├── SpecError        (ValueError)    a spec or an argument that cannot mean anything
+    ├── SourceError                      where the data is
+    │   ├── NotFound     (FileNotFoundError)  no such repo, split, file, column
+    │   ├── NotAllowed   (PermissionError)    gated, private, or refused by policy
+    │   └── Changed                      the data is not what it was
+    ├── FetchError       (OSError)       bytes that did not arrive
+    │   ├── Unreachable                  the server did not answer, after all retries
+    │   ├── Integrity                    the bytes are not the bytes that were promised
+    │   ├── Stalled                      no progress before the deadline
+    │   └── NoSpace                      the disk or the cache limit is too small
+    ├── DataError        (ValueError)    a file or a row that cannot be read as what it says it is
+    └── StateError       (ValueError)    a checkpoint that does not fit
+
+A message says what was given, why it cannot work, and what to do instead. Messages carry addresses, never tokens and
+never the query part of a URL.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+
+class HeadraceError(Exception):
+    """The root of the tree."""
+
+
+class SpecError(HeadraceError, ValueError):
+    """A spec or an argument that cannot mean anything."""
+
+
+class SourceError(HeadraceError):
+    """Something about where the data is."""
+
+
+class NotFound(SourceError, FileNotFoundError):
+    """No such repo, split, file or column."""
+
+
+class NotAllowed(SourceError, PermissionError):
+    """Gated, private, or refused by policy."""
+
+
+class Changed(SourceError):
+    """The data is not what it was when it was first seen."""
+
+
+class FetchError(HeadraceError, OSError):
+    """Bytes that did not arrive."""
+
+
+class Unreachable(FetchError):
+    """The server did not give the bytes, after all retries."""
+
+
+class Integrity(FetchError):
+    """The bytes are not the bytes that were promised."""
+
+
+class Stalled(FetchError):
+    """No progress before the deadline."""
+
+
+class NoSpace(FetchError):
+    """The disk or the cache limit is too small."""
+
+
+class DataError(HeadraceError, ValueError):
+    """A file or a row that cannot be read as what it says it is."""
+
+
+class StateError(HeadraceError, ValueError):
+    """A checkpoint that does not fit."""
+
+
+def shown(value: object, limit: int = 200) -> str:
+    """Text from outside, fit for a message: control characters escaped, length bounded."""
+    text = str(value)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def plain_url(url: str) -> str:
+    """A URL without user, password, query and fragment, so that no secret reaches a message or a log."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    netloc = f"{host}:{parts.port}" if parts.port else host
+    return shown(urlunsplit((parts.scheme, netloc, parts.path, "", "")))

@@ -1,0 +1,185 @@
+"""The one place where cache, index and state files are written.
+
+All writes go through a `Files` object, so that a test can put a recording, failing or power-losing one in its place.
+`publish` is the only way a finished file appears under its name: written beside it under a name nobody else uses,
+synced, renamed, and the folder synced. A reader sees the old file or the new one, never a part.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import NoSpace, shown
+
+PART = ".part"
+"""Unfinished files end so. They belong to the process named in them; see `unique_part`."""
+
+
+class Files:
+    """The system calls, and nothing else."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+    def reopen(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def write(self, fd: int, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while len(view):
+            view = view[os.write(fd, view) :]
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)  # noqa: PTH104 - the seam names system calls
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)  # noqa: PTH108 - the seam names system calls
+
+    def fsync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+REAL = Files()
+
+
+def process_tag() -> str:
+    """This process, in a form that a later process can test for life: host, pid, start time."""
+    return f"{host_tag()}.{os.getpid()}.{start_time(os.getpid())}"
+
+
+def host_tag() -> str:
+    """This boot of this machine, as seen from this pid namespace: pids of another one mean nothing here."""
+    global _HOST
+    if _HOST is None:
+        import hashlib
+
+        parts = []
+        for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+            try:
+                parts.append(os.readlink(path) if path.endswith("pid") else Path(path).read_text())  # noqa: PTH115
+            except OSError:
+                parts.append(os.uname().nodename)
+        _HOST = hashlib.blake2b("|".join(parts).encode(), digest_size=5).hexdigest()
+    return _HOST
+
+
+_HOST: str | None = None
+
+
+def start_time(pid: int) -> int:
+    """Clock ticks since boot when `pid` started; 0 where that cannot be read (gone, or no /proc)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def is_alive(tag: str) -> bool | None:
+    """Whether the process of a `process_tag` lives; None when it runs on another machine."""
+    host, pid, started = tag.split(".")
+    if host != host_tag():
+        return None
+    now = start_time(int(pid))
+    if now:
+        return now == int(started)
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return int(started) == 0
+
+
+def unique_part(path: Path, mark: str = "") -> Path:
+    """A name beside `path` that no other process uses: `.<name>.<mark>.<host>.<pid>.<start>.<random>.part`."""
+    return path.with_name(f".{path.name[:120]}.{mark or 'x'}.{process_tag()}.{secrets.token_hex(4)}{PART}")
+
+
+def part_owner(path: Path) -> str:
+    """The `process_tag` in a name made by `unique_part`."""
+    return ".".join(path.name.removesuffix(PART).split(".")[-4:-1])
+
+
+def make_private_folder(path: Path) -> None:
+    """A folder of ours that nobody else may write to: made 0700, and refused when it is not ours."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if path.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        from headrace.errors import NotAllowed
+
+        raise NotAllowed(
+            f"cache folder {shown(path)} is a link, is owned by another user or can be written by others, so its files "
+            f"could be swapped under us; give a folder of your own with cache_dir=, or chmod 0700 it"
+        )
+
+
+def publish(path: Path, chunks: Iterable[bytes], files: Files = REAL) -> None:
+    """Write a whole file so that it appears complete or not at all, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = unique_part(path)
+    try:
+        fd = files.create(part)
+        try:
+            for chunk in chunks:
+                files.write(fd, chunk)
+            files.fsync(fd)
+        finally:
+            files.close(fd)
+        files.rename(part, path)
+        files.fsync_dir(path.parent)
+    except OSError as error:
+        remove_quietly(part, files)
+        raise explain_os_error(error, path) from error
+    except BaseException:
+        remove_quietly(part, files)
+        raise
+
+
+def publish_json(path: Path, value: Any, files: Files = REAL) -> None:
+    publish(path, [json.dumps(value, separators=(",", ":"), sort_keys=True).encode()], files)
+
+
+def remove_quietly(path: Path, files: Files = REAL) -> bool:
+    """Unlink, where being gone already, or not being allowed to, is no news. True if it was removed by us."""
+    try:
+        files.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def explain_os_error(error: OSError, path: Path) -> OSError:
+    """A full disk becomes `NoSpace` with the numbers; every other error stays what it is."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return error
+    try:
+        space = os.statvfs(path.parent)
+        free = f"{space.f_bavail * space.f_frsize:,} bytes and {space.f_favail:,} inodes free"
+    except OSError:
+        free = "free space unknown"
+    return NoSpace(
+        error.errno,
+        f"no room to write {shown(path)} ({error.strerror}; {free}); free some space, or point cache_dir= "
+        f"(HEADRACE_CACHE_DIR) at a larger disk, or lower HEADRACE_CACHE_BYTES so that old shards go earlier",
+    )
