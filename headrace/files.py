@@ -38,6 +38,10 @@ class Files:
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
+    def seal(self, fd: int) -> None:
+        """Nobody writes to it from here on, also not through another name."""
+        os.fchmod(fd, 0o444)
+
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
 
@@ -46,6 +50,10 @@ class Files:
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)  # noqa: PTH104 - the seam names system calls
+
+    def link(self, old: Path, new: Path) -> None:
+        """A second name; unlike `rename` it fails where there is one already."""
+        os.link(old, new, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)  # noqa: PTH108 - the seam names system calls
@@ -86,12 +94,13 @@ _HOST: str | None = None
 
 
 def start_time(pid: int) -> int:
-    """Clock ticks since boot when `pid` started; 0 where that cannot be read (gone, or no /proc)."""
+    """Clock ticks since boot when `pid` started; 0 where that cannot be read (gone, not yet buried, or no /proc)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
-    return int(stat.rpartition(")")[2].split()[19])
+    fields = stat.rpartition(")")[2].split()
+    return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def is_alive(tag: str) -> bool | None:

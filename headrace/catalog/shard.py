@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.errors import HeadraceError, NotAllowed, Unreachable, shown
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -15,7 +17,7 @@ class Shard:
     size: int
     """Bytes; -1 when the origin does not say."""
     etag: str
-    """What its content must hash to: sha256 (64 hex digits) or git blob sha1 (40). Others are only compared; '': unknown."""
+    """What its content must hash to: sha256 (64 hex digits) or git blob sha1 (40). Else only compared; '': unknown."""
     origin: Origin
 
     def __str__(self) -> str:
@@ -54,6 +56,32 @@ class Restart(Exception):
 class Broken(Exception):
     """An attempt failed in a way that can heal."""
 
-    def __init__(self, why: str, retry_after: float | None = None) -> None:
+    def __init__(self, why: str, retry_after: float | None = None, error: type[HeadraceError] = Unreachable) -> None:
         super().__init__(why)
         self.retry_after = retry_after
+        """Seconds that the server asks for."""
+        self.error = error
+        """What it becomes when it does not heal."""
+
+
+def safe_parts(path: str) -> tuple[str, ...]:
+    """A shard's path as folder and file names that are safe below a folder of ours; a path that is not is refused.
+
+    Names that our own bookkeeping uses beside a shard are refused too.
+    """
+    parts = tuple(path.split("/"))
+    for part in parts:
+        if (
+            part in ("", ".", "..")
+            or "\\" in part
+            or not part.isprintable()
+            or len(part.encode("utf-8", "surrogatepass")) > 255
+            or any(0xD800 <= ord(c) < 0xE000 for c in part)
+            or (part.startswith(".") and part.endswith((".meta.json", ".part")))
+            or part.startswith(".rev-")
+        ):
+            raise NotAllowed(
+                f"file name {shown(path)!r} is refused: {shown(part)!r} is empty, leads out of its folder, is too "
+                f"long, has characters that are not for names, or is a name this library keeps for itself"
+            )
+    return parts

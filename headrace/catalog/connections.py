@@ -1,0 +1,163 @@
+"""The connections of this process: pooled, through proxies where the environment names one, and covered by a `Stop`."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from headrace.catalog.stop import Cover
+from headrace.errors import NotAllowed, SpecError, plain_url
+
+
+def is_loopback(host: str | None) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def split_url(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise NotAllowed("an address that is not one was given or redirected to; it is not followed") from None
+    return parts
+
+
+class _Thread(threading.local):
+    cover: Cover | None = None
+
+
+_THREAD = _Thread()
+
+
+@contextmanager
+def covered_by(cover: Cover) -> Iterator[None]:
+    """Requests of this thread are under `cover`, also while they connect and wait for the first byte."""
+    _THREAD.cover = cover
+    try:
+        yield
+    finally:
+        _THREAD.cover = None
+
+
+class _Plain(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        return _covered(super()._new_conn())
+
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
+        _covered(self.sock)
+        return super().getresponse()
+
+
+class _Secure(HTTPSConnection):
+    def _new_conn(self) -> socket.socket:
+        return _covered(super()._new_conn())
+
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
+        _covered(self.sock)
+        return super().getresponse()
+
+
+def _covered(sock: socket.socket) -> socket.socket:
+    if _THREAD.cover is not None and sock is not None:
+        _THREAD.cover.watch(sock)
+    return sock
+
+
+class _PlainPool(HTTPConnectionPool):
+    ConnectionCls = _Plain
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _Secure
+
+
+_QUERY = re.compile(r"\?.*", re.DOTALL)
+
+
+class _NoQueries(logging.Filter):
+    """urllib3 logs request lines at debug level; those of ours lose their query."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _THREAD.cover is not None and isinstance(record.args, tuple):
+            record.args = tuple(
+                re.sub(r"\?.*", "", a, flags=re.DOTALL) if isinstance(a, str) else a for a in record.args
+            )
+        return True
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(_NoQueries())
+
+_MANAGERS: dict[tuple[int, str | None], urllib3.PoolManager] = {}
+
+
+def manager_for(url: str) -> urllib3.PoolManager:
+    """The connections of this process: a forked child must not speak on its parent's."""
+    key = os.getpid(), _proxy(url)
+    manager = _MANAGERS.get(key)
+    if manager is None:
+        for stale in [k for k in _MANAGERS if k[0] != key[0]]:
+            del _MANAGERS[stale]
+        manager = _MANAGERS[key] = _new_manager(key[1])
+    return manager
+
+
+def _new_manager(proxy: str | None) -> urllib3.PoolManager:
+    context = ssl.create_default_context()
+    if not context.cert_store_stats()["x509_ca"]:
+        # Slim containers have no certificates of their own.
+        try:
+            import certifi
+        except ImportError:
+            pass
+        else:
+            context.load_verify_locations(certifi.where())
+    if proxy is None:
+        manager = urllib3.PoolManager(num_pools=16, maxsize=8, ssl_context=context)
+    else:
+        parts = split_url(proxy)
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+        manager = urllib3.ProxyManager(
+            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}",
+            num_pools=16,
+            maxsize=8,
+            ssl_context=context,
+            proxy_headers=urllib3.make_headers(proxy_basic_auth=login) if login else None,
+        )
+    manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
+    return manager
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names for this address; never one for this machine itself."""
+    parts = split_url(url)
+    host = parts.hostname or ""
+    if is_loopback(host) or proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy:
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if split_url(proxy).scheme not in ("http", "https"):
+        raise SpecError(
+            f"proxy {plain_url(proxy)!r}: only http and https proxies can be used; see HTTPS_PROXY, NO_PROXY"
+        )
+    return proxy

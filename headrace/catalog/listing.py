@@ -1,0 +1,108 @@
+"""A source's shards, listed once and pinned: the same on every rank and after every restart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.catalog.shard import Origin, Shard
+from headrace.catalog.source import Source
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+
+class Strings(Sequence[str]):
+    """Many short strings in two flat buffers, so that a million names cost no million objects in every worker."""
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        import numpy as np
+
+        parts = [s.encode("utf-8", "surrogatepass") for s in strings]
+        self._ends = np.cumsum([len(p) for p in parts], dtype=np.int64)
+        self._blob = b"".join(parts)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if i < 0:
+            i += len(self)
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        start = int(self._ends[i - 1]) if i else 0
+        return self._blob[start : int(self._ends[i])].decode("utf-8", "surrogatepass")
+
+    def __iter__(self) -> Iterator[str]:
+        start = 0
+        for end in self._ends.tolist():
+            yield self._blob[start:end].decode("utf-8", "surrogatepass")
+            start = end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    source: Source
+    revision: str
+    """The pinned commit of a Hub repo, or the signature of a list of files."""
+    origin: Origin
+    paths: Sequence[str]
+    sizes: I64
+    etags: Sequence[str]
+    """Per shard; for local files `<mtime_ns>`, so that a replaced file is noticed."""
+
+    @classmethod
+    def of(cls, source: Source, revision: str, origin: Origin, files: Iterable[tuple[str, int, str]]) -> Self:
+        import numpy as np
+
+        rows = list(files)
+        return cls(
+            source=source,
+            revision=revision,
+            origin=origin,
+            paths=Strings(r[0] for r in rows),
+            sizes=np.array([r[1] for r in rows], dtype=np.int64),
+            etags=Strings(r[2] for r in rows),
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def shard(self, i: int) -> Shard:
+        return Shard(path=self.paths[i], size=int(self.sizes[i]), etag=self.etags[i], origin=self.origin)
+
+    def label(self, i: int) -> str:
+        """What people call shard i: the file's name on the Hub where it is unique, else the path."""
+        path: str = self.paths[i]
+        return path.rpartition("/")[2] if self._short_labels else path
+
+    @cached_property
+    def _short_labels(self) -> bool:
+        if self.source.kind != "hf":
+            return False
+        names = Counter(path.rpartition("/")[2] for path in self.paths)
+        return len(names) == len(self.paths)
+
+    def number(self, label: str) -> int | None:
+        """The shard with this label or path."""
+        for i, path in enumerate(self.paths):
+            if path == label or self.label(i) == label:
+                return i
+        return None
+
+    def files(self) -> list[tuple[str, int, str]]:
+        return list(zip(self.paths, self.sizes.tolist(), self.etags, strict=True))
+
+
+def signature(files: Iterable[tuple[str, int, str]]) -> str:
+    """One name for a list of local or remote files: it changes when a path, a size or a modification time does."""
+    h = hashlib.blake2b(digest_size=16)
+    for path, size, tag in files:
+        h.update(f"{len(path)}:{path}:{size}:{tag}\n".encode("utf-8", "surrogatepass"))
+    return f"files-{h.hexdigest()}"

@@ -1,0 +1,141 @@
+"""A source by name: spec strings and their object form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
+
+from headrace.errors import SpecError, shown
+
+Kind = Literal["hf", "jsonl", "parquet", "txt"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+FORMS = {
+    "hf": "hf:<repo>[:<split>[:<column>]] or hf:<repo>:<config>:<split>:<column>",
+    "jsonl": "jsonl:<path or glob>[:<column>]",
+    "parquet": "parquet:<path, glob or fsspec url>[:<column>]",
+    "txt": "txt:<path or glob>[:<column>]",
+}
+
+_REPO = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?", re.ASCII)
+_NAME = re.compile(r"[^\x00-\x1f/\\:]{1,200}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where rows come from. `Source.parse` reads a spec; paths with colons or commas are given here directly."""
+
+    kind: Kind
+    path: str
+    """A Hub dataset repo, a local path or glob, or (parquet) a URL that fsspec knows."""
+    config: str | None = None
+    """Hub only: the configuration (subset); None takes the repo's default."""
+    split: str = "train"
+    """Hub only."""
+    column: str = "text"
+    """The column that is tokenized; for txt, the name that the line gets."""
+    revision: str | None = None
+    """Hub only: a branch, tag or commit; pinned to a commit when it is first seen."""
+    allow_partial: bool = False
+    """Hub only: accept an automatic parquet conversion that covers only a part of the data."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SpecError(f"kind={shown(self.kind)!r} is not a kind of source; kinds: {', '.join(KINDS)}")
+        if not self.path or "\0" in self.path:
+            raise _wrong(f"{self.kind}:{self.path}", "the path is empty or holds a NUL", self.kind)
+        if self.kind == "hf":
+            _check_hub(self)
+        elif "://" in self.path:
+            _check_url(self)
+        if not self.column:
+            raise _wrong(str(self), "the column is empty", self.kind)
+
+    @classmethod
+    def parse(cls, spec: str) -> Self:
+        """One spec. Several, joined by commas: `parse_specs`."""
+        if not isinstance(spec, str):
+            raise SpecError(f"a spec is a string like {FORMS['hf']!r}; got {type(spec).__name__}")
+        kind, colon, rest = spec.strip().partition(":")
+        if kind not in KINDS or not colon:
+            known = "\n  ".join(FORMS.values())
+            raise SpecError(
+                f"spec {shown(spec)!r} does not start with a kind of source. A spec has one of the forms\n  {known}\n"
+                f"(paths with colons or commas: Source(kind=..., path=...))"
+            )
+        if kind == "hf":
+            return cls._hub(spec, rest)
+        scheme, mark, tail = rest.partition("://")
+        parts = (tail if mark else rest).split(":")
+        if len(parts) > 2:
+            raise _wrong(spec, "it has too many colons (a path with colons: Source(kind=..., path=...))", kind)
+        path = f"{scheme}://{parts[0]}" if mark else parts[0]
+        if len(parts) == 2:
+            return cls(kind=kind, path=path, column=parts[1])  # type: ignore[arg-type]
+        return cls(kind=kind, path=path)  # type: ignore[arg-type]
+
+    @classmethod
+    def _hub(cls, spec: str, rest: str) -> Self:
+        parts = rest.split(":")
+        if "" in parts:
+            raise _wrong(spec, "a part between colons is empty", "hf")
+        match parts:
+            case [repo]:
+                return cls(kind="hf", path=repo)
+            case [repo, split]:
+                return cls(kind="hf", path=repo, split=split)
+            case [repo, split, column]:
+                return cls(kind="hf", path=repo, split=split, column=column)
+            case [repo, config, split, column]:
+                return cls(kind="hf", path=repo, config=config, split=split, column=column)
+        raise _wrong(spec, f"it has {len(parts)} parts", "hf")
+
+    def __str__(self) -> str:
+        """The spec, with defaults written out: the source's name in states, logs and draws."""
+        if self.kind == "hf":
+            config = f":{self.config}" if self.config else ""
+            return f"hf:{self.path}{config}:{self.split}:{self.column}"
+        return f"{self.kind}:{self.path}:{self.column}"
+
+
+def parse_specs(specs: str | Source | list[str | Source] | tuple[str | Source, ...]) -> list[Source]:
+    """One or several sources: a string (several joined by commas), a `Source`, or a list of both."""
+    if isinstance(specs, Source):
+        return [specs]
+    if isinstance(specs, str):
+        parts = [part for part in specs.split(",") if part.strip()]
+        if not parts:
+            Source.parse(specs)
+        return [Source.parse(part) for part in parts]
+    return [source for spec in specs for source in parse_specs(spec)]
+
+
+def one_source(spec: str | Source) -> Source:
+    """Exactly one source, where only one makes sense."""
+    sources = parse_specs(spec)
+    if len(sources) != 1:
+        raise SpecError(f"{shown(spec)!r} names {len(sources)} sources; open one at a time here")
+    return sources[0]
+
+
+def _wrong(spec: str, why: str, kind: str) -> SpecError:
+    return SpecError(f"spec {shown(spec)!r}: {why}. It should read {FORMS.get(kind, FORMS['hf'])}")
+
+
+def _check_hub(source: Source) -> None:
+    if not _REPO.fullmatch(source.path) or ".." in source.path:
+        raise _wrong(str(source), f"{shown(source.path)!r} is not a repo name like 'org/name'", "hf")
+    for name, value in (("config", source.config), ("split", source.split), ("column", source.column)):
+        if value is not None and (not _NAME.fullmatch(value) or value in {".", ".."}):
+            raise _wrong(str(source), f"the {name} {shown(value)!r} is not a plain name", "hf")
+
+
+def _check_url(source: Source) -> None:
+    scheme, _, rest = source.path.partition("://")
+    authority = rest.partition("/")[0]
+    if source.kind != "parquet":
+        raise _wrong(f"{source.kind}:{scheme}://…", "only parquet is read from a URL", "parquet")
+    if "@" in authority or "?" in rest or "::" in source.path or not re.fullmatch(r"[a-z][a-z0-9+.\-]*", scheme):
+        # The rest is not shown: it may hold a password or a signature.
+        raise _wrong(f"parquet:{scheme}://…", "URLs with users, passwords, queries or chains are refused", "parquet")

@@ -1,0 +1,141 @@
+"""How work that waits for the network or for another process is ended from outside, and shows that it goes on.
+
+The one who starts the work makes a `Stop` and lends it to its thread with `stopped_by`. Everything below finds it
+there, so that no call in between has to hand it on: waits are `pause`, long work calls `beat`, requests have a `Cover`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+BEAT_SECONDS = 0.5
+
+
+class Stopped(Exception):
+    """The owner of this work has closed. For the owner only; it never reaches a user."""
+
+
+class Stop:
+    """Ends the waits and reads of one piece of work, from any thread."""
+
+    def __init__(self) -> None:
+        self.pulse = time.monotonic()
+        """When the work last showed that it goes on."""
+        self._event = threading.Event()
+        # Garbage collection may close an owner in the middle of our own code, in the same thread.
+        self._lock = threading.RLock()
+        self._covers: set[Cover] = set()
+
+    def set(self) -> None:
+        self._event.set()
+        with self._lock:
+            for cover in self._covers:
+                cover.end()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._event.wait(seconds)
+
+    def _add(self, cover: Cover) -> None:
+        with self._lock:
+            self._covers.add(cover)
+        if self.is_set():
+            cover.end()
+
+    def _drop(self, cover: Cover) -> None:
+        with self._lock:
+            self._covers.discard(cover)
+
+
+class Cover:
+    """The sockets of one request, so that a read that waits for bytes can be ended by another thread."""
+
+    def __init__(self) -> None:
+        self._stop = current()
+        self._handles: dict[int, socket.socket] = {}
+        self._lock = threading.RLock()
+        if self._stop is not None:
+            self._stop._add(self)
+
+    def watch(self, sock: socket.socket) -> None:
+        if self._stop is None or sock.fileno() in self._handles:
+            return
+        # A second descriptor of our own: the first may be closed, wrapped for TLS or reused while we hold it.
+        handle = socket.socket(fileno=os.dup(sock.fileno()))
+        with self._lock:
+            self._handles[sock.fileno()] = handle
+        if self._stop.is_set():
+            self.end()
+
+    def end(self) -> None:
+        with self._lock:
+            for handle in self._handles.values():
+                try:
+                    handle.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # it has ended by itself
+
+    def close(self) -> None:
+        if self._stop is not None:
+            self._stop._drop(self)
+        with self._lock:
+            for handle in self._handles.values():
+                handle.close()
+            self._handles.clear()
+
+
+class _Thread(threading.local):
+    stop: Stop | None = None
+    on_beat: Callable[[], None] | None = None
+
+
+_THREAD = _Thread()
+
+
+def current() -> Stop | None:
+    """The `Stop` that this thread's work runs under."""
+    return _THREAD.stop
+
+
+@contextmanager
+def stopped_by(stop: Stop | None, on_beat: Callable[[], None] | None = None) -> Iterator[None]:
+    """Run the body under `stop` (None: under the one already there). `on_beat` is called while the work goes on."""
+    before = _THREAD.stop, _THREAD.on_beat
+    _THREAD.stop, _THREAD.on_beat = stop or before[0], on_beat or before[1]
+    try:
+        yield
+    finally:
+        _THREAD.stop, _THREAD.on_beat = before
+
+
+def beat() -> None:
+    """Say that the work goes on; raises `Stopped` when it should not."""
+    stop = _THREAD.stop
+    if stop is not None:
+        if stop.is_set():
+            raise Stopped
+        stop.pulse = time.monotonic()
+    if _THREAD.on_beat is not None:
+        _THREAD.on_beat()
+
+
+def pause(seconds: float) -> None:
+    """Sleep, with signs of life, until the time is over or `Stopped`."""
+    until = time.monotonic() + seconds
+    while True:
+        beat()
+        left = min(until - time.monotonic(), BEAT_SECONDS)
+        if left <= 0:
+            return
+        stop = _THREAD.stop
+        if stop is None:
+            time.sleep(left)
+        else:
+            stop.wait(left)

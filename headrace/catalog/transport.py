@@ -1,0 +1,237 @@
+"""HTTP as this package speaks it: every rule about tokens, redirects, proxies, stalls and refusals, in one place.
+
+`Transport.get` is the seam: one request (with its redirects) becomes one `Reply`. `Transport.open` adds the meaning of
+the status: it raises `Broken` for what can heal and an error of the family for what cannot. Nothing here retries.
+Addresses appear in messages and logs without their query, which on a CDN is a signature.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urljoin
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
+
+from headrace import run
+from headrace.catalog.connections import covered_by, is_loopback, manager_for, split_url
+from headrace.catalog.refusals import refusal
+from headrace.catalog.retry import HEALS, Hold, asked_wait
+from headrace.catalog.shard import Broken
+from headrace.catalog.stop import Cover, Stopped, beat, current
+from headrace.errors import HeadraceError, NotAllowed, SpecError, Stalled, Unreachable, plain_url
+
+CONNECT_SECONDS = 10.0
+MAX_REDIRECTS = 5
+CHUNK = 256 << 10
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_KEPT = ("x-repo-commit", "x-linked-etag", "x-linked-size")
+
+
+class Reply:
+    """The answer to a request. Its body is read once, by `chunks`, or not at all; it must be closed."""
+
+    def __init__(
+        self, raw: urllib3.BaseHTTPResponse, url: str, cover: Cover, *, foreign: bool, stall_seconds: float
+    ) -> None:
+        self.status = raw.status
+        self.headers: Mapping[str, str] = raw.headers
+        self.url = url
+        """Where the answer came from, after redirects. It may carry a signature: for messages use `plain_url`."""
+        self.foreign = foreign
+        """Whether another origin than the endpoint gave it."""
+        self.first: Mapping[str, str] = {}
+        """What the endpoint itself said about the file (commit, etag), also when it then sent us elsewhere."""
+        self._raw = raw
+        self._cover = cover
+        self._stall_seconds = stall_seconds
+
+    def __repr__(self) -> str:
+        return f"<Reply {self.status} from {plain_url(self.url)}>"
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it arrives. `Broken` when it stops coming before its announced end."""
+        got = 0
+        try:
+            while data := self._raw.read1(CHUNK, decode_content=False):
+                got += len(data)
+                yield data
+                beat()
+        except ReadTimeoutError:
+            self._stopped()
+            silence = f"{self._stall_seconds:g} s of silence after {got:,} bytes of the body"
+            raise Broken(f"{silence} from {plain_url(self.url)}", error=Stalled) from None
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            self._stopped()
+            why = f"the connection to {plain_url(self.url)} broke after {got:,} bytes of the body ({_kind(error)})"
+            raise Broken(why) from None
+        finally:
+            self.close()
+        # An ended socket reads like the end of a body of unknown length.
+        self._stopped()
+
+    def read(self, limit: int) -> bytes:
+        """The whole body, of at most `limit` bytes."""
+        body = bytearray()
+        for chunk in self.chunks():
+            body += chunk
+            if len(body) > limit:
+                self.close()
+                raise Unreachable(f"{plain_url(self.url)} is longer than the {limit:,} bytes that are accepted there")
+        return bytes(body)
+
+    def close(self) -> None:
+        self._cover.close()
+        if not self._raw.closed:
+            # A connection with unread bytes cannot carry another request.
+            self._raw.close()
+        self._raw.release_conn()
+
+    def _stopped(self) -> None:
+        stop = current()
+        if stop is not None and stop.is_set():
+            raise Stopped
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Requests to one endpoint. Holds no connection and no secret."""
+
+    endpoint: str
+    stall_seconds: float = 30.0
+    hold_root: Path | None = None
+    """Where a pause that the server asked for is shared with other processes."""
+
+    def open(
+        self, url: str, what: str, *, start: int | None = None, stop: int | None = None, if_range: str | None = None
+    ) -> Reply:
+        """A reply with a body of use: status 2xx, or 416. `what` names the thing asked for in errors."""
+        hold = Hold(self.endpoint, self.hold_root)
+        hold.wait()
+        reply = self.get(url, start=start, stop=stop, if_range=if_range)
+        if reply.status == 403 and reply.foreign:
+            # A signed address may have expired on its way; the endpoint gives a new one.
+            reply.close()
+            reply = self.get(url, start=start, stop=stop, if_range=if_range)
+        if 200 <= reply.status < 300 or reply.status == 416:
+            return reply
+        with reply:
+            asked = asked_wait(reply.headers, time.time())
+            if reply.status == 429:
+                hold.ask(asked if asked is not None else 1.0)
+            if reply.status in HEALS:
+                raise Broken(f"{plain_url(reply.url)} answered {reply.status}", retry_after=asked)
+            with_token = _may_carry_token(self.endpoint) and run.hub_token() is not None
+            raise refusal(reply.status, {**reply.headers, **reply.first}, what, self.endpoint, with_token)
+
+    def get(self, url: str, *, start: int | None = None, stop: int | None = None, if_range: str | None = None) -> Reply:
+        """One request, followed through redirects, whatever its status. `Broken` when there is no answer."""
+        headers = {"Accept-Encoding": "identity", "User-Agent": "headrace"}
+        if start is not None:
+            headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        at_home = True
+        first: dict[str, str] = {}
+        for _ in range(MAX_REDIRECTS + 1):
+            at_home = at_home and origin_of(url) == origin_of(self.endpoint)
+            extra = self._for_home(if_range) if at_home else {}
+            reply = self._once(url, headers | extra, foreign=not at_home)
+            if at_home:
+                first |= {name: reply.headers[name] for name in _KEPT if name in reply.headers}
+                if "etag" in reply.headers:
+                    first.setdefault("etag", reply.headers["etag"])
+            reply.first = first
+            if reply.status not in REDIRECTS:
+                return reply
+            with reply:
+                url = self._next(reply)
+        raise Unreachable(f"{plain_url(url)}: more than {MAX_REDIRECTS} redirects in a row; check HF_ENDPOINT")
+
+    def _for_home(self, if_range: str | None) -> dict[str, str]:
+        """Headers for the endpoint only: a CDN must not see the token, and knows its files by other etags."""
+        extra = {"If-Range": if_range} if if_range else {}
+        if _may_carry_token(self.endpoint) and (token := run.hub_token()):
+            extra["Authorization"] = f"Bearer {token}"
+        return extra
+
+    def _next(self, reply: Reply) -> str:
+        target = urljoin(reply.url, reply.headers.get("location", ""))
+        parts = split_url(target)
+        here = split_url(reply.url)
+        downgrade = here.scheme == "https" and parts.scheme == "http"
+        local = is_loopback(here.hostname) and is_loopback(parts.hostname)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or (downgrade and not local):
+            raise NotAllowed(
+                f"{plain_url(reply.url)} redirects to {plain_url(target)}, which is not followed: only http and https "
+                f"addresses without a user name, and never from https to http"
+            )
+        return target
+
+    def _once(self, url: str, headers: dict[str, str], *, foreign: bool) -> Reply:
+        beat()
+        cover = Cover()
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=self.stall_seconds)
+        try:
+            with covered_by(cover):
+                raw = manager_for(url).urlopen(
+                    "GET", url, headers=headers, preload_content=False, retries=False, redirect=False, timeout=timeout
+                )
+        except BaseException as error:
+            cover.close()
+            beat()
+            if not isinstance(error, HTTPError | HTTPException | OSError) or isinstance(error, HeadraceError):
+                raise
+            raise _no_answer(url, error, self.stall_seconds) from None
+        return Reply(raw, url, cover, foreign=foreign, stall_seconds=self.stall_seconds)
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port."""
+    parts = split_url(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+
+
+def checked_endpoint(url: str) -> str:
+    """An endpoint as the user gives it, without its last slash; one that cannot be used is refused."""
+    parts = split_url(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise SpecError(
+            f"endpoint {plain_url(url)!r}: it is an http or https address without user name, password and query, such "
+            f"as https://huggingface.co; a token goes into HF_TOKEN"
+        )
+    return url.rstrip("/")
+
+
+def _may_carry_token(endpoint: str) -> bool:
+    parts = split_url(endpoint)
+    return parts.scheme == "https" or is_loopback(parts.hostname)
+
+
+def _no_answer(url: str, error: BaseException, stall_seconds: float) -> Exception:
+    where = plain_url(url)
+    if isinstance(error, ReadTimeoutError):
+        return Broken(f"no answer from {where} for {stall_seconds:g} s", error=Stalled)
+    if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
+        return Broken(f"no connection to {where} within {CONNECT_SECONDS:g} s")
+    if any(isinstance(inner, ssl.SSLCertVerificationError) for inner in (error, error.__cause__, *error.args)):
+        return Unreachable(f"the certificate of {where} is not trusted; for a private authority set SSL_CERT_FILE")
+    return Broken(f"no answer from {where} ({_kind(error)})")
+
+
+def _kind(error: BaseException) -> str:
+    """An exception without its own words, which may hold an address with its query."""
+    inner = next((e for e in (error.__cause__, *error.args) if isinstance(e, OSError)), error)
+    return inner.strerror if isinstance(inner, OSError) and inner.strerror else type(inner).__name__

@@ -1,0 +1,218 @@
+"""Who is using which cached file: leases, which keep it there, and a lock, which only saves bandwidth.
+
+A lease is an empty file named after the process that holds it, so that it ends with that process, however it ends.
+Whoever wants to remove a file puts up a mark first and looks for leases then; whoever wants to use it puts up a lease
+first and looks for marks then. So one of the two sees the other, in any order of events and without a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import stat
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.catalog.stop import pause
+from headrace.files import Files, is_alive, process_tag, remove_quietly
+
+POLL_SECONDS = 0.05
+ELSEWHERE_SECONDS = 24 * 3600.0
+"""What belongs to another machine, whose processes we cannot see, counts while it was touched within this time."""
+REMOVAL_SECONDS = 5.0
+"""A removal that takes longer between mark and unlink gives up. Whoever waits for one waits twice as long."""
+REMOVING = ".rm"
+LOCK = ".lock"
+
+_numbers = itertools.count()
+
+
+class Lease:
+    """The right to read one file. It is over when it is released, when it is forgotten, and when the process ends."""
+
+    def __init__(self, path: Path, file: Path | None = None, release: Callable[[bool], None] | None = None) -> None:
+        self.path = path
+        self.file = file
+        """What stands for it on disk; None for a file of the user's, which needs no lease."""
+        self._pid = os.getpid()
+        self._release = release
+        self._forgotten = weakref.finalize(self, _forget, file, self._pid)
+
+    def release(self, keep: bool = False) -> None:
+        """Let go of the file; unless `keep`, it may be removed. The second time does nothing."""
+        # A forked child has a copy of the object, not of the right.
+        if self._forgotten.detach() and self._pid == os.getpid() and self._release is not None:
+            self._release(keep)
+
+    def touch(self) -> None:
+        """Show other machines that this lease is still meant."""
+        if self.file is not None:
+            try:
+                os.utime(self.file)
+            except OSError:
+                pass  # whoever removed the cache folder has ended the lease too
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+
+class Leases:
+    """The folder of leases, marks and locks of one cache."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self.folder = folder
+        self._files = files
+
+    def claim(self, key: str) -> Path:
+        path = self.folder / f"{key}.{process_tag()}.{next(_numbers)}"
+        self._files.close(self._files.create(path))
+        return path
+
+    def in_use(self, key: str) -> bool:
+        """Whether there is a lease of a living process. Those of dead ones are removed."""
+        return any([self._lives(path) for path in self._entries(key) if path.suffix not in (REMOVING, LOCK)])
+
+    def wait_for_removals(self, key: str) -> None:
+        """Wait until nobody is about to remove the file. To be called with a lease of one's own."""
+        deadline = time.monotonic() + 2 * REMOVAL_SECONDS
+        while any([self._lives(path) for path in self._entries(key) if path.suffix == REMOVING]):
+            if time.monotonic() > deadline:
+                return
+            pause(POLL_SECONDS)
+
+    def remove(self, key: str, unlink: Callable[[], None]) -> bool:
+        """Call `unlink`, unless somebody has a lease. True if it was called."""
+        began = time.monotonic()
+        mark = self.folder / f"{key}.{process_tag()}.{next(_numbers)}{REMOVING}"
+        self._files.close(self._files.create(mark))
+        try:
+            # Having slept in between, we may have been waited for in vain.
+            free = not self.in_use(key) and time.monotonic() - began < REMOVAL_SECONDS
+            if free:
+                unlink()
+            return free
+        finally:
+            remove_quietly(mark, self._files)
+
+    def lock(self, key: str) -> Lock:
+        return Lock(self.folder / f"{key}{LOCK}")
+
+    def sweep(self) -> None:
+        """Remove what dead processes left here."""
+        for path in self._entries(""):
+            if path.suffix == LOCK:
+                Lock(path).remove_if_free()
+            else:
+                self._lives(path)
+
+    def _entries(self, key: str) -> Iterator[Path]:
+        with os.scandir(self.folder) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(key)]
+        return (self.folder / name for name in names)
+
+    def _lives(self, path: Path) -> bool:
+        fields = path.name.removesuffix(REMOVING).split(".")
+        try:
+            alive = is_alive(".".join(fields[1:4]))
+            if alive is None:
+                alive = time.time() - path.lstat().st_mtime < ELSEWHERE_SECONDS
+        except ValueError:
+            return False  # not a name of ours
+        except FileNotFoundError:
+            return False
+        if not alive:
+            remove_quietly(path, self._files)
+        return alive
+
+
+class Lock:
+    """Says who is downloading a shard. Where locks do not work, shards are downloaded more than once, nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._touched = 0.0
+
+    def take(self) -> bool | None:
+        """True: it is ours. False: somebody else has it. None: locks do not work here."""
+        try:
+            while True:
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Its last owner may have removed it between our two calls.
+                    if self._is_at_path(fd):
+                        os.ftruncate(fd, 0)
+                        os.pwrite(fd, process_tag().encode(), 0)
+                        self._fd, fd = fd, -1
+                        return True
+                finally:
+                    if fd >= 0:
+                        os.close(fd)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+
+    def release(self) -> None:
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        try:
+            if self._is_at_path(fd):
+                self._path.unlink(missing_ok=True)
+            # Closing alone does not free it while a forked child has a copy of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        except OSError:
+            pass  # file systems that lock but do not unlock: closing does it
+        finally:
+            os.close(fd)
+
+    def touch(self) -> None:
+        """A sign of life for those who wait."""
+        now = time.monotonic()
+        if self._fd >= 0 and now - self._touched > 0.2:
+            self._touched = now
+            try:
+                os.utime(self._fd)
+            except OSError:
+                pass  # without it the others only wait less long
+
+    def owner(self) -> tuple[bool | None, int]:
+        """Whether the one who has it lives (None: unknown), and when it last showed that, in file time."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None, 0
+        try:
+            tag = os.read(fd, 200).decode("ascii", "replace")
+            return (is_alive(tag) if tag else None), os.fstat(fd).st_mtime_ns
+        except (OSError, ValueError):
+            return None, 0
+        finally:
+            os.close(fd)
+
+    def remove_if_free(self) -> None:
+        if self.owner()[0] is not True and self.take():
+            self.release()
+
+    def _is_at_path(self, fd: int) -> bool:
+        ours = os.fstat(fd)
+        try:
+            there = self._path.lstat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(there.st_mode) and (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _forget(file: Path | None, pid: int) -> None:
+    if file is not None and pid == os.getpid():
+        remove_quietly(file)

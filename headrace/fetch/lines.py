@@ -1,0 +1,305 @@
+"""Rows of text and JSON-lines files, read by seeking to the nearest indexed row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from headrace.catalog.lines import LineKind, LineIndex, PlainBytes, PlainFile, Signature, require_same
+from headrace.errors import Changed, DataError, SpecError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PIECE = 8 << 20
+"""Bytes held at once beside the rows asked for: a chunk of long lines is many times this."""
+
+
+class LineReader:
+    """Any rows of one file. Keeps no position, so threads and forks may share it."""
+
+    def __init__(
+        self,
+        source: PlainBytes | str | Path,
+        index: LineIndex,
+        *,
+        kind: LineKind,
+        column: str = "text",
+        label: str | None = None,
+        signature: Signature | None = None,
+    ) -> None:
+        if kind != index.kind:
+            raise SpecError(f"{shown(label or source)}: its rows were counted as {index.kind}, not as {kind}")
+        self.source = source if isinstance(source, PlainBytes) else PlainFile(source, label=label)
+        self.label = self.source.label if label is None else shown(label)
+        self.index, self.kind, self.column = index, kind, column
+        try:
+            self._require(signature)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, start: int, stop: int) -> Any:
+        """Rows [start, stop): of txt a pyarrow table with one text column, of jsonl a list of dicts."""
+        return self.read_text(start, stop) if self.kind == "txt" else self.read_objects(start, stop)
+
+    def read_text(self, start: int, stop: int) -> Any:
+        import pyarrow as pa
+
+        row, begin, end = self.index.span(start, stop)
+        columns = []
+        for piece in self._pieces(begin, end):
+            ends = _line_ends(piece.data)
+            first, last = max(start - row, 0), min(stop - row, len(ends))
+            if first < last:
+                columns.append(self._column(piece, ends, first, last, row))
+            row += len(ends)
+            if row >= stop:
+                break
+        self._require_rows(row, stop)
+        return pa.table({self.column: pa.chunked_array(columns, pa.large_string())})
+
+    def read_objects(self, start: int, stop: int) -> list[dict[str, Any]]:
+        row, begin, end = self.index.span(start, stop)
+        line = self.index.line(row) if start < stop else 0
+        found: list[dict[str, Any]] = []
+        for piece in self._pieces(begin, end):
+            lines = piece.data.split(b"\n")
+            filled = [number for number, text in enumerate(lines) if text and not text.isspace()]
+            wanted = filled[max(start - row, 0) : stop - row]
+            if wanted:
+                try:
+                    found += parse_objects(lines, wanted)
+                except _BadLine as bad:
+                    self._refuse_object(bad, piece, lines, row + filled.index(bad.number), line + bad.number)
+            row += len(filled)
+            line += len(lines) - 1
+            if row >= stop:
+                break
+        self._require_rows(row, stop)
+        return found
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.source.close()
+
+    def _require(self, signature: Signature | None) -> None:
+        if signature is not None:
+            require_same(self.label, signature, self.source.signature)
+        sizes = self.source.signature.size, self.source.size
+        if sizes != (self.index.size, self.index.bytes):
+            raise Changed(
+                f"{self.label} changed since its rows were counted: it has {sizes[1]} bytes and had "
+                f"{self.index.bytes}; put the old file back, or start anew with the new one"
+            )
+
+    def _require_rows(self, row: int, stop: int) -> None:
+        if row < stop:
+            raise Changed(
+                f"{self.label} changed since its rows were counted: it ends at row {row}, not at {self.index.rows}, "
+                f"though its size is the same; start anew with the new file"
+            )
+
+    def _pieces(self, begin: int, end: int) -> Iterator[_Piece]:
+        """The bytes [begin, end) in pieces of whole lines."""
+        parts: list[bytes] = []
+        for at in range(begin, end, PIECE):
+            block = self.source.read_bytes(at, min(at + PIECE, end))
+            cut = len(block) if at + PIECE >= end else block.rfind(b"\n") + 1
+            if cut:
+                data = b"".join([*parts, block[:cut]])
+                yield _Piece(begin, data)
+                begin += len(data)
+                parts = []
+            if cut < len(block):
+                parts.append(block[cut:])
+
+    def _column(self, piece: _Piece, ends: NDArray[np.intp], first: int, last: int, row: int) -> Any:
+        """Lines [first, last) of a piece, as one Arrow array over one copy of their bytes."""
+        import numpy as np
+        import pyarrow as pa
+
+        begin = int(ends[first - 1]) + 1 if first else 0
+        data = piece.data[begin : int(ends[last - 1]) + 1]
+        ends = ends[first:last] - begin
+        lengths = np.diff(ends, prepend=-1) - 1
+        if b"\r" in data:  # not "\r\n": a search for one byte is seventy times as fast
+            before = np.frombuffer(data, np.uint8)[ends - 1]
+            closed = ends < len(data)
+            lengths -= (before == 13) & closed & (lengths > 0)
+            data = data.replace(b"\r\n", b"")
+        offsets = np.zeros(len(ends) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        text = data.replace(b"\n", b"")
+        column = pa.Array.from_buffers(pa.large_string(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            self._refuse_text(piece.data[begin:], piece.at + begin, row + first)
+        return column
+
+    def _refuse_text(self, data: bytes, at: int, row: int) -> NoReturn:
+        for number, line in enumerate(data.split(b"\n")):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{self.label}: row {row + number} (line {row + number + 1}, byte {at + error.start}) "
+                    f"{_not_utf8(line, error)}"
+                ) from None
+            at += len(line) + 1
+        raise AssertionError(f"{self.label}: arrow refused rows that are UTF-8")
+
+    def _refuse_object(self, bad: _BadLine, piece: _Piece, lines: list[bytes], row: int, line: int) -> NoReturn:
+        at = piece.at + sum(len(text) + 1 for text in lines[: bad.number]) + bad.offset
+        raise DataError(f"{self.label}: row {row} (line {line}, byte {at}) {bad.why}") from None
+
+
+class _Piece(NamedTuple):
+    at: int
+    data: bytes
+
+
+def _line_ends(data: bytes) -> NDArray[np.intp]:
+    """Where each line ends: its newline, or the end of the file."""
+    import numpy as np
+
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+    return ends if data.endswith(b"\n") or not data else np.append(ends, len(data))
+
+
+class _BadLine(Exception):
+    def __init__(self, number: int, offset: int, why: str) -> None:
+        super().__init__(why)
+        self.number, self.offset, self.why = number, offset, why
+
+
+def parse_objects(lines: list[bytes], wanted: list[int]) -> list[dict[str, Any]]:
+    """The JSON objects on some of the lines, strictly: one object a line, real UTF-8, no NaN, no key twice.
+
+    To see a key twice the parser would have to hand each object over as pairs, which costs half as much again. So the
+    fast parser counts the keys it kept, and only a line with more places that can be a key's colon is parsed as pairs.
+    """
+    keys = 0
+
+    def count(found: dict[str, Any]) -> dict[str, Any]:
+        nonlocal keys
+        keys += len(found)
+        return found
+
+    decode = json.JSONDecoder(object_hook=count, parse_constant=_refuse_constant).raw_decode
+    objects, kept = [], []
+    number = 0
+    try:
+        for number in wanted:
+            text = lines[number].decode()
+            value, end = decode(text) if text[0] == "{" else _decode_slowly(decode, text)
+            if end != len(text) and text[end:].strip(" \t\r"):
+                raise json.JSONDecodeError("something follows the object", text, end)
+            objects.append(value)
+            kept.append(keys)
+    except (ValueError, RecursionError) as error:
+        raise _explain(number, lines[number], error) from None
+    _refuse_keys_twice(lines, wanted, kept)
+    return objects
+
+
+class _Refused(ValueError):
+    """JSON for Python's parser, but not for us."""
+
+    def __init__(self, why: str, offset: int = 0) -> None:
+        super().__init__(why)
+        self.offset = offset
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _Refused(f"has {name}, which is not JSON; write null, or leave the key out")
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise _Refused(f"has the key {shown(key, 60)!r} twice in one object; keep one of them")
+        seen.add(key)
+
+
+def _decode_slowly(decode: Any, text: str) -> tuple[Any, int]:
+    """For a line that does not begin with a brace."""
+    begin = len(text) - len(text.lstrip(" \t\r"))
+    if text.startswith("[", begin):
+        raise _Refused(
+            "is an array; one object per line; this looks like a JSON array: convert it with jq -c '.[]'", begin
+        )
+    if text.startswith("\ufeff", begin):
+        raise _Refused("begins with a byte order mark, which only the start of a file may have; remove it", begin)
+    value, end = decode(text, begin)
+    if not isinstance(value, dict):
+        raise _Refused(
+            f'is {_excerpt(text, begin)}, not an object; one object per line, such as {{"text": ...}}', begin
+        )
+    return value, end
+
+
+def _explain(number: int, line: bytes, error: Exception) -> _BadLine:
+    if isinstance(error, _Refused):
+        return _BadLine(number, error.offset, str(error))
+    if isinstance(error, UnicodeDecodeError):
+        return _BadLine(number, error.start, _not_utf8(line, error))
+    if isinstance(error, RecursionError):
+        return _BadLine(number, 0, "is nested too deeply to be read; flatten it")
+    if not isinstance(error, json.JSONDecodeError):
+        return _BadLine(number, 0, f"has a number that cannot be read ({error}); write it as a string")
+    text, at = error.doc, error.pos
+    if at >= len(text.rstrip()):
+        why = "the line ends inside the object; one object per line: a pretty-printed file becomes that with jq -c ."
+    else:
+        why = f"{error.msg} at {_excerpt(text, at)}"
+    return _BadLine(number, len(text[:at].encode()), f"is not JSON, column {at + 1}: {why}")
+
+
+def _excerpt(text: str, at: int) -> str:
+    return repr(shown(text[at : at + 40].rstrip("\r"), 40))
+
+
+def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
+    around = line[max(error.start - 10, 0) : error.start + 10]
+    return (
+        f"is not UTF-8: {error.reason} at {shown(around)}; convert the file, for example with iconv -f latin1 -t UTF-8"
+    )
+
+
+def _refuse_keys_twice(lines: list[bytes], wanted: list[int], kept: list[int]) -> None:
+    """`kept`: keys in the parsed objects up to and with each wanted line."""
+    import numpy as np
+
+    data = b"\n".join([lines[number] for number in wanted])
+    colons = _key_colons(np.frombuffer(data, np.uint8))
+    if len(colons) == kept[-1]:
+        return
+    stops = np.cumsum([len(lines[number]) + 1 for number in wanted])
+    possible = np.diff(np.searchsorted(colons, stops), prepend=0)
+    for suspect in np.flatnonzero(possible != np.diff(kept, prepend=0)):
+        number = wanted[suspect]
+        try:
+            json.loads(lines[number].decode(), object_pairs_hook=_refuse_twice)
+        except (ValueError, RecursionError) as error:
+            raise _explain(number, lines[number], error) from None
+
+
+def _key_colons(data: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Each colon that ends a key, and the few inside strings that look alike: never too few."""
+    import numpy as np
+
+    quote, backslash = 34, 92
+    colons = np.flatnonzero(data == 58)
+    # The colon of a key has at least `{""` before it, so an index that wraps around is never one of them.
+    before, second = data[colons - 1], data[colons - 2]
+    escaped = (second == backslash) & (data[colons - 3] != backslash)
+    found = (before == quote) & ~escaped
+    spaced = (before <= 32) & ((second <= 32) | (second == quote))
+    keys: NDArray[np.intp] = colons[found | spaced]
+    return keys

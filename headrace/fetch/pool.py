@@ -1,0 +1,279 @@
+"""The pool: which row comes next, as a pure generator of positions.
+
+A pool holds up to K chunks of a lane's share, draws a *chunk* at random and takes its next row, and admits the next
+chunk when one is used up. When there is none left to admit it draws over *rows*. (Drawing over rows all the time would
+keep nearly empty chunks around, and neighbours would meet three times as often.) A pool of one chunk is file order.
+
+It does no I/O: readers are told by it what to read, and its state, a few numbers, is the state of the source. Draws are
+made in blocks; a block ends where the set of chunks changes, and where it ends makes no difference to what is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace import rng
+from headrace.errors import StateError, shown
+from headrace.fetch.plan import Chunk, Counts, Order, Range, Rules, length
+from headrace.stage import State
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+
+MOST_DRAWS = 4096
+"""Of one block; bounds its memory, changes nothing in what is drawn."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A chunk in the pool; what is left of it is [position, position + left)."""
+
+    chunk: Chunk
+    position: int
+    left: int
+
+    @property
+    def at(self) -> int:
+        """Rows of the chunk before the next one."""
+        return self.position - self.chunk.start
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Draws made at once: for each the slot it came from. Each slot's rows come in its own order."""
+
+    epoch: int
+    slots: Sequence[Slot]
+    firsts: Sequence[int]
+    """Per slot, the rows of its chunk that were given before this block."""
+    picks: Sequence[int] | None
+    """Per draw, a number into `slots`; None: all from slot 0."""
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSize:
+    chunks: int = 16
+    """K: chunks held at once."""
+    nbytes: int = 256 * 2**20
+    """...as long as they fit into so many bytes, as the index counts them. One chunk is always held."""
+
+
+class Pool:
+    """Draws the positions of one lane of one source, epoch after epoch from `first` up to (not including) `last`."""
+
+    epoch: int
+    draws: int
+    passed: int
+    digest: int
+    slots: list[Slot]
+    order: Order
+    ranges: list[Range]
+    _at: tuple[int, int]
+    _more: tuple[Chunk, int, int] | None
+
+    def __init__(
+        self,
+        counts: Counts,
+        rules: Rules,
+        size: PoolSize,
+        lane: int,
+        lanes: int,
+        first: int = 0,
+        last: int | None = None,
+    ) -> None:
+        self.counts, self.rules, self.size = counts, rules, size
+        self.lane, self.lanes, self.first, self.last = lane, lanes, first, last
+        self.load_state_dict({"e": first, "c": 0, "k": 0, "s": [], "f": first, "x": [], "g": 0, "y": 0, "d": 0})
+
+    # --- the generator
+
+    def draw(self, most: int) -> Draws | None:
+        """Up to `most` draws (at least one), or None at the end of the source."""
+        if not self._fill():
+            return None
+        slots, most = self.slots, min(most, MOST_DRAWS)
+        firsts = [slot.at for slot in slots]
+        if len(slots) == 1:
+            picks, counts = None, [min(most, slots[0].left)]
+        elif self._more:
+            picks, counts = self._draw_chunks(most)
+        else:
+            picks, counts = self._draw_rows(most)
+        done = Draws(self.epoch, tuple(slots), firsts, picks, sum(counts))
+        self._fold(done, counts)
+        for slot, count in zip(slots, counts, strict=True):
+            slot.position += count
+            slot.left -= count
+        self.slots = [slot for slot in slots if slot.left]
+        self.draws += done.count
+        self.passed = 0
+        return done
+
+    def skip(self, count: int) -> int:
+        """Draw and forget; what could not be drawn because the source ended is returned."""
+        while count and (done := self.draw(count)):
+            count -= done.count
+        return count
+
+    def _fill(self) -> bool:
+        """Admit chunks; step into the next epoch when this one is used up. False: the source has ended."""
+        while True:
+            self._admit()
+            if self.slots:
+                return True
+            if self.epoch + 1 == self.last or self.passed > self.lanes + 1:
+                return False
+            self._enter(self.epoch + 1)
+            self.passed += 1
+
+    def _admit(self) -> None:
+        while (
+            self._more
+            and len(self.slots) < self.size.chunks
+            and (not self.slots or self._held() + self._more[0].nbytes <= self.size.nbytes)
+        ):
+            chunk, start, stop = self._more
+            end = min(chunk.start + chunk.rows, stop)
+            self.slots.append(Slot(chunk, start, end - start))
+            self._at = (self._at[0], end)
+            self._look()
+
+    def _held(self) -> int:
+        return sum(slot.chunk.nbytes for slot in self.slots)
+
+    def _look(self) -> None:
+        """Find the next chunk to admit; `_at` moves over positions that have no row."""
+        part, position = self._at
+        self._more = None
+        while part < len(self.ranges):
+            stop = self.ranges[part][1]
+            chunk = self.order.first_chunk(position, stop)
+            if chunk is not None:
+                position = max(position, chunk.start)
+                self._more = (chunk, position, stop)
+                break
+            part += 1
+            if part < len(self.ranges):
+                position = self.ranges[part][0]
+            else:
+                part, position = part - 1, stop
+                break
+        self._at = (part, position)
+
+    def _draw_chunks(self, most: int) -> tuple[list[int], list[int]]:
+        import numpy as np
+
+        n = len(self.slots)
+        picks = rng.draw_block(self._stream, self.draws, most, n)
+        lefts = np.array([slot.left for slot in self.slots])
+        for i in np.flatnonzero(np.bincount(picks, minlength=n) >= lefts).tolist():
+            ends = np.flatnonzero(picks == i)
+            if len(ends) >= lefts[i]:
+                picks = picks[: int(ends[lefts[i] - 1]) + 1]
+        return picks.tolist(), np.bincount(picks, minlength=n).tolist()
+
+    def _draw_rows(self, most: int) -> tuple[list[int], list[int]]:
+        lefts = [slot.left for slot in self.slots]
+        total = sum(lefts)
+        picks: list[int] = []
+        for word in (rng.mix64_block(self._stream, self.draws, min(most, total)) >> 32).tolist():
+            r, i = (word * total) >> 32, 0
+            while r >= lefts[i]:
+                r -= lefts[i]
+                i += 1
+            picks.append(i)
+            lefts[i] -= 1
+            total -= 1
+            if not lefts[i]:
+                break
+        return picks, [slot.left - left for slot, left in zip(self.slots, lefts, strict=True)]
+
+    def _fold(self, done: Draws, counts: Sequence[int]) -> None:
+        positions = positions_of(done, [slot.position for slot in done.slots], counts)
+        self.digest = rng.digest_block(self.digest, done.epoch, positions)
+
+    # --- state
+
+    def _enter(self, epoch: int) -> None:
+        self.epoch, self.draws = epoch, 0
+        self.slots = []
+        self.order = Order(self.counts, self.rules, epoch)
+        ranges = self.explicit.get(epoch, []) if epoch < self.ruled_from else self.order.share(self.lane, self.lanes)
+        self.ranges = list(ranges)
+        self._stream = rng.key(self.rules.seed, self.rules.source, "pool", self.lane, self.generation, epoch)
+        self._at = (0, self.ranges[0][0] if self.ranges else 0)
+        self._look()
+
+    def state_dict(self) -> State:
+        part, position = self._at
+        origin = self.ranges[0][0] if self.ranges else 0
+        admitted = length(self.ranges[:part]) + position - self.ranges[part][0] if self.ranges else 0
+        return {
+            "e": self.epoch,
+            "c": admitted if self.slots or self.draws else 0,
+            "k": self.draws,
+            "s": [[slot.position - origin, slot.left] for slot in self.slots],
+            "f": self.ruled_from,
+            "x": [[e, [list(r) for r in ranges]] for e, ranges in sorted(self.explicit.items())],
+            "g": self.generation,
+            "y": self.passed,
+            "d": self.digest,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        try:
+            numbers = {name: _whole(name, state[name]) for name in "eckfgyd"}
+            explicit = {_whole("x", e): [(_whole("x", p), _whole("x", q)) for p, q in r] for e, r in state["x"]}
+            slots = [(_whole("s", p), _whole("s", left)) for p, left in state["s"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"this is not the state of a source: {shown(error)}; nothing was changed") from error
+        self.ruled_from, self.explicit, self.generation = numbers["f"], explicit, numbers["g"]
+        self.passed, self.digest = numbers["y"], numbers["d"]
+        self._enter(numbers["e"])
+        self.draws = numbers["k"]
+        self._place(numbers["c"])
+        origin = self.ranges[0][0] if self.ranges else 0
+        self.slots = [self._slot(origin + p, left) for p, left in slots]
+
+    def _place(self, admitted: int) -> None:
+        if admitted > length(self.ranges):
+            raise StateError(f"the state has read {admitted} positions of a share of {length(self.ranges)}")
+        for part, (start, stop) in enumerate(self.ranges):
+            if admitted <= stop - start:
+                self._at = (part, start + admitted)
+                break
+            admitted -= stop - start
+        self._look()
+
+    def _slot(self, position: int, left: int) -> Slot:
+        try:
+            chunk = self.order.chunk_at(position)
+        except IndexError:
+            raise StateError(f"the state holds position {position}, which this source does not have") from None
+        if not 0 < left <= chunk.start + chunk.rows - position:
+            raise StateError(f"the state holds {left} rows from position {position} on, beyond the end of their chunk")
+        return Slot(chunk, position, left)
+
+
+def positions_of(done: Draws, starts: Sequence[int], counts: Sequence[int]) -> I64:
+    """The position of each draw: a slot's draws take its positions one after the other."""
+    import numpy as np
+
+    if done.picks is None:
+        return np.arange(starts[0], starts[0] + done.count, dtype=np.int64)
+    picks = np.array(done.picks, dtype=np.int64)
+    order = np.argsort(picks, kind="stable")
+    sizes = np.array(counts, dtype=np.int64)
+    rank = np.empty(done.count, dtype=np.int64)
+    rank[order] = np.arange(done.count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.array(starts, dtype=np.int64)[picks] + rank
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name!r} is {shown(value)!r}, not a whole number from 0 on")
+    return value
