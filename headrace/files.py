@@ -122,7 +122,8 @@ def is_alive(tag: str) -> bool | None:
 
 def unique_part(path: Path, mark: str = "") -> Path:
     """A name beside `path` that no other process uses: `.<name>.<mark>.<host>.<pid>.<start>.<random>.part`."""
-    return path.with_name(f".{path.name[:120]}.{mark or 'x'}.{process_tag()}.{secrets.token_hex(4)}{PART}")
+    stem = path.name.encode("utf-8", "surrogateescape")[:120].decode("utf-8", "ignore")
+    return path.with_name(f".{stem}.{mark or 'x'}.{process_tag()}.{secrets.token_hex(4)}{PART}")
 
 
 def part_owner(path: Path) -> str:

@@ -24,7 +24,7 @@ class LocalOrigin(Origin):
     def read(self, shard: Shard, start: int, stop: int) -> bytes:
         fd = open_regular(shard.path)
         try:
-            check_same(fd, shard)
+            check_same(os.fstat(fd), shard)
             data = os.pread(fd, stop - start, start)
         finally:
             os.close(fd)
@@ -87,14 +87,19 @@ def stat_regular(path: str) -> os.stat_result:
     return found
 
 
-def check_same(fd: int, shard: Shard) -> None:
-    """The open file is still the one that was listed."""
-    now = os.fstat(fd)
-    if now.st_size != shard.size or str(now.st_mtime_ns) != shard.etag:
+def check_same(found: os.stat_result, shard: Shard) -> None:
+    """The file is still the one that was listed."""
+    if found.st_size != shard.size or str(found.st_mtime_ns) != shard.etag:
         raise Changed(
             f"{shown(shard.path)} changed since it was listed: it had {shard.size} bytes (mtime {shard.etag}), now "
-            f"{now.st_size} (mtime {now.st_mtime_ns}); rows may have moved, so start anew on the changed file"
+            f"{found.st_size} (mtime {found.st_mtime_ns}); rows may have moved, so start anew on the changed file"
         )
+
+
+def check_same_file(path: Path, shard: Shard) -> None:
+    """A user's file is still the one that was listed; a fetched one was checked by its hash."""
+    if isinstance(shard.origin, LocalOrigin):
+        check_same(stat_regular(str(path)), shard)
 
 
 def _refuse_odd(path: str, found: os.stat_result) -> None:

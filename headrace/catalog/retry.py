@@ -43,7 +43,7 @@ class Retry:
         if failures >= self.attempts:
             return None
         backoff = luck * min(self.cap, self.base * 2.0 ** (failures - 1))
-        return backoff if asked is None else min(asked, LONGEST_HOLD) + max(backoff, luck)
+        return backoff if asked is None else min(asked, LONGEST_HOLD) + max(backoff, luck * min(asked, 1.0))
 
     def failures(self, before: int, gained: int, left: int) -> int:
         """The number of failures in a row after one more, which came after `gained` of `left` bytes."""

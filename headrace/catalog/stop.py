@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-BEAT_SECONDS = 0.5
+BEAT_SECONDS = 0.2
 
 
 class Stopped(Exception):

@@ -136,7 +136,7 @@ class Transport:
             if reply.status in HEALS:
                 raise Broken(f"{plain_url(reply.url)} answered {reply.status}", retry_after=asked)
             with_token = _may_carry_token(self.endpoint) and run.hub_token() is not None
-            raise refusal(reply.status, {**reply.headers, **reply.first}, what, self.endpoint, with_token)
+            raise refusal(reply.status, reply.headers, what, self.endpoint, with_token)
 
     def get(self, url: str, *, start: int | None = None, stop: int | None = None, if_range: str | None = None) -> Reply:
         """One request, followed through redirects, whatever its status. `Broken` when there is no answer."""
@@ -168,7 +168,10 @@ class Transport:
         return extra
 
     def _next(self, reply: Reply) -> str:
-        target = urljoin(reply.url, reply.headers.get("location", ""))
+        try:
+            target = urljoin(reply.url, reply.headers.get("location", ""))
+        except ValueError:
+            raise NotAllowed(f"{plain_url(reply.url)} redirects to no address at all; it is not followed") from None
         parts = split_url(target)
         here = split_url(reply.url)
         downgrade = here.scheme == "https" and parts.scheme == "http"

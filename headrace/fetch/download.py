@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,9 @@ log = logging.getLogger(__name__)
 WRONG_HASHES = 3
 """So many whole downloads with wrong bytes end the attempt."""
 BLOCK = 1 << 20
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ELSEWHERE_SECONDS = 24 * 3600.0
+"""What belongs to another machine, whose processes we cannot see, counts while it was touched within this time."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def download(
@@ -58,12 +61,12 @@ def download(
                 part.discard()
                 raise
             except OSError as error:
-                if error.errno in _FULL and make_room is not None and make_room(part.missing()):
+                if error.errno in FULL and make_room is not None and make_room(part.missing()):
                     make_room = None
                     part.rewind()
                     continue
                 part.discard()
-                raise _explained(error, shard, target) from error
+                raise explained(error, shard, target) from error
             except BaseException:
                 part.discard()
                 raise
@@ -97,19 +100,18 @@ def part_mark(shard: Shard) -> str:
     return hashlib.blake2b(f"{shard.path}|{identity(shard)}".encode(), digest_size=8).hexdigest()
 
 
-def parts_of(shard: Shard, target: Path) -> list[Path]:
-    """Partial files of this very content beside `target`, whoever they belong to."""
-    mark = part_mark(shard)
-    with os.scandir(target.parent) as entries:
-        return [Path(entry.path) for entry in entries if _mark_in(entry.name) == mark]
+def is_orphan(part: Path, touched: float | None = None) -> bool:
+    """Whether a partial file belongs to a process that is gone.
 
-
-def is_orphan(part: Path) -> bool:
-    """Whether a partial file belongs to a process of this machine that is gone."""
+    Of another machine's process nothing is known; with its time of change given, it is gone after a day of silence.
+    """
     try:
-        return is_alive(part_owner(part)) is False
+        alive = is_alive(part_owner(part))
     except ValueError:
-        return False
+        alive = None
+    if alive is None:
+        return touched is not None and time.time() - touched > ELSEWHERE_SECONDS
+    return not alive
 
 
 def _fill(part: _Part, on_progress: Callable[[int], None] | None) -> None:
@@ -162,6 +164,7 @@ class _Part:
         self._mark = part_mark(shard)
         self._path = unique_part(target.with_name(_short(target.name)), self._mark)
         self._fd = -1
+        self._named = False
         self._hash = _hasher(shard.etag, shard.size)
 
     def open(self) -> None:
@@ -170,9 +173,12 @@ class _Part:
             return
         self._target.parent.mkdir(parents=True, exist_ok=True)
         for orphan in self._orphans():
-            if self._adopt(orphan):
-                return
-        self._fd = self._files.create(self._path)
+            if self._fd >= 0:
+                remove_quietly(orphan, self._files)
+            else:
+                self._adopt(orphan)
+        if self._fd < 0:
+            self._fd = self._files.create(self._path)
 
     def write(self, chunk: bytes) -> None:
         self._files.write(self._fd, chunk)
@@ -212,9 +218,11 @@ class _Part:
             os.lseek(self._fd, self.size, os.SEEK_SET)
 
     def publish(self) -> os.stat_result:
-        self._files.fsync(self._fd)
-        self._files.seal(self._fd)
-        self._files.rename(self._path, self._target)
+        if not self._named:
+            self._files.fsync(self._fd)
+            self._files.seal(self._fd)
+            self._files.rename(self._path, self._target)
+            self._named = True
         self._files.fsync_dir(self._target.parent)
         found = os.fstat(self._fd)
         self._close()
@@ -245,17 +253,17 @@ class _Part:
                 remove_quietly(path, self._files)
         return sorted(ours, key=_size_or_zero, reverse=True)
 
-    def _adopt(self, orphan: Path) -> bool:
+    def _adopt(self, orphan: Path) -> None:
         try:
             self._files.rename(orphan, self._path)
         except OSError:
-            return False  # another process was faster
+            return  # another process was faster
         try:
             self._fd = self._files.reopen(self._path)
         except OSError:
             # It was sealed, or is no file: the download begins anew.
             remove_quietly(self._path, self._files)
-            return False
+            return
         found = os.fstat(self._fd)
         self.size = found.st_size
         if not stat.S_ISREG(found.st_mode) or 0 <= self.shard.size < self.size:
@@ -264,7 +272,6 @@ class _Part:
             _hash_into(self._hash, self._fd, 0)
         os.lseek(self._fd, self.size, os.SEEK_SET)
         log.info("%s: going on with %s bytes that an ended process left", self.shard, f"{self.size:,}")
-        return True
 
 
 def _hasher(etag: str, size: int) -> _Hash | None:
@@ -307,7 +314,7 @@ def _size_or_zero(path: Path) -> int:
         return 0
 
 
-def _explained(error: OSError, shard: Shard, target: Path) -> OSError:
+def explained(error: OSError, shard: Shard, target: Path) -> OSError:
     told = explain_os_error(error, target)
     if isinstance(told, NoSpace):
         needs = f"{shard.size:,} bytes" if shard.size >= 0 else "an unknown number of bytes"

@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Self
 
 from headrace.catalog.stop import pause
+from headrace.fetch.download import ELSEWHERE_SECONDS
 from headrace.files import Files, is_alive, process_tag, remove_quietly
 
 POLL_SECONDS = 0.05
-ELSEWHERE_SECONDS = 24 * 3600.0
-"""What belongs to another machine, whose processes we cannot see, counts while it was touched within this time."""
+TOUCH_SECONDS = 0.1
 REMOVAL_SECONDS = 5.0
 """A removal that takes longer between mark and unlink gives up. Whoever waits for one waits twice as long."""
 REMOVING = ".rm"
@@ -78,12 +78,15 @@ class Leases:
 
     def in_use(self, key: str) -> bool:
         """Whether there is a lease of a living process. Those of dead ones are removed."""
-        return any([self._lives(path) for path in self._entries(key) if path.suffix not in (REMOVING, LOCK)])
+        return any(self._lives(path) for path in self._entries(key) if path.suffix not in (REMOVING, LOCK))
+
+    def is_being_removed(self, key: str) -> bool:
+        return any(self._lives(path) for path in self._entries(key) if path.suffix == REMOVING)
 
     def wait_for_removals(self, key: str) -> None:
         """Wait until nobody is about to remove the file. To be called with a lease of one's own."""
         deadline = time.monotonic() + 2 * REMOVAL_SECONDS
-        while any([self._lives(path) for path in self._entries(key) if path.suffix == REMOVING]):
+        while self.is_being_removed(key):
             if time.monotonic() > deadline:
                 return
             pause(POLL_SECONDS)
@@ -92,7 +95,10 @@ class Leases:
         """Call `unlink`, unless somebody has a lease. True if it was called."""
         began = time.monotonic()
         mark = self.folder / f"{key}.{process_tag()}.{next(_numbers)}{REMOVING}"
-        self._files.close(self._files.create(mark))
+        try:
+            self._files.close(self._files.create(mark))
+        except OSError:
+            return False  # without a mark it is not safe, so the file stays
         try:
             # Having slept in between, we may have been waited for in vain.
             free = not self.in_use(key) and time.monotonic() - began < REMOVAL_SECONDS
@@ -160,6 +166,8 @@ class Lock:
         except BlockingIOError:
             return False
         except OSError:
+            # A lock file that cannot be locked only puzzles people.
+            remove_quietly(self._path)
             return None
 
     def release(self) -> None:
@@ -179,7 +187,7 @@ class Lock:
     def touch(self) -> None:
         """A sign of life for those who wait."""
         now = time.monotonic()
-        if self._fd >= 0 and now - self._touched > 0.2:
+        if self._fd >= 0 and now - self._touched > TOUCH_SECONDS:
             self._touched = now
             try:
                 os.utime(self._fd)

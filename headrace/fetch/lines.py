@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from headrace.catalog.lines import LineKind, LineIndex, PlainBytes, PlainFile, Signature, require_same
+from headrace.catalog.lines import LineIndex, LineKind, PlainBytes, PlainFile, Signature, require_same
 from headrace.errors import Changed, DataError, SpecError, shown
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _explain(number: int, line: bytes, error: Exception) -> _BadLine:
     if at >= len(text.rstrip()):
         why = "the line ends inside the object; one object per line: a pretty-printed file becomes that with jq -c ."
     else:
-        why = f"{error.msg} at {_excerpt(text, at)}"
+        why = f"{error.msg}: {_excerpt(text, at)}"
     return _BadLine(number, len(text[:at].encode()), f"is not JSON, column {at + 1}: {why}")
 
 

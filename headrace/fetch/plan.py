@@ -138,6 +138,11 @@ class Order:
         chunk = self.chunk_at(position)
         return chunk.shard, chunk.first + int(self.rows_of(chunk)[position - chunk.start])
 
+    def window_shards(self, start: int, stop: int) -> I64:
+        """The shards of the windows that positions [start, stop) lie in, in order."""
+        w = self.rules.shard_window
+        return self.shards[self._window_at(start) * w : (self._window_at(stop - 1) + 1) * w]
+
     def share(self, lane: int, lanes: int) -> list[Range]:
         """What lane `lane` reads of this epoch, when nobody has touched it: one run of positions.
 

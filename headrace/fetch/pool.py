@@ -49,9 +49,30 @@ class Draws:
     slots: Sequence[Slot]
     firsts: Sequence[int]
     """Per slot, the rows of its chunk that were given before this block."""
+    counts: Sequence[int]
+    """Per slot, the rows it gave in this block."""
     picks: Sequence[int] | None
     """Per draw, a number into `slots`; None: all from slot 0."""
-    count: int
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment of a pool to come back to; cheaper than its state, and it keeps the slots that are open."""
+
+    draws: int
+    passed: int
+    digest: int
+    epoch: int
+    slots: tuple[tuple[Slot, int, int], ...]
+    order: Order
+    ranges: list[Range]
+    stream: int
+    at: tuple[int, int]
+    more: tuple[Chunk, int, int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +124,8 @@ class Pool:
             picks, counts = self._draw_chunks(most)
         else:
             picks, counts = self._draw_rows(most)
-        done = Draws(self.epoch, tuple(slots), firsts, picks, sum(counts))
-        self._fold(done, counts)
+        done = Draws(self.epoch, tuple(slots), firsts, counts, picks)
+        self.digest = rng.digest_block(self.digest, self.epoch, positions_of(done))
         for slot, count in zip(slots, counts, strict=True):
             slot.position += count
             slot.left -= count
@@ -192,9 +213,57 @@ class Pool:
                 break
         return picks, [slot.left - left for slot, left in zip(self.slots, lefts, strict=True)]
 
-    def _fold(self, done: Draws, counts: Sequence[int]) -> None:
-        positions = positions_of(done, [slot.position for slot in done.slots], counts)
-        self.digest = rng.digest_block(self.digest, done.epoch, positions)
+    # --- what readers want to know
+
+    def mark(self) -> Mark:
+        slots = tuple((slot, slot.position, slot.left) for slot in self.slots)
+        return Mark(
+            self.draws,
+            self.passed,
+            self.digest,
+            self.epoch,
+            slots,
+            self.order,
+            self.ranges,
+            self._stream,
+            self._at,
+            self._more,
+        )
+
+    def go_to(self, mark: Mark) -> None:
+        self.draws, self.passed, self.digest, self.epoch = mark.draws, mark.passed, mark.digest, mark.epoch
+        self.order, self.ranges, self._stream, self._at, self._more = (
+            mark.order,
+            mark.ranges,
+            mark.stream,
+            mark.at,
+            mark.more,
+        )
+        self.slots = []
+        for slot, position, left in mark.slots:
+            slot.position, slot.left = position, left
+            self.slots.append(slot)
+
+    def next_place(self) -> tuple[Chunk, int] | None:
+        """The oldest chunk with rows left and its next position: without shuffle, the next row. None at the end."""
+        if self.slots:
+            return self.slots[0].chunk, self.slots[0].position
+        return None if self._more is None else (self._more[0], self._more[1])
+
+    def shards_in_use(self) -> set[int]:
+        """Shards of the chunks held, and of the window that the next one comes from."""
+        found = {slot.chunk.shard for slot in self.slots}
+        if self._more is not None:
+            found.update(self.order.window_shards(self._more[1], self._more[1] + 1).tolist())
+        return found
+
+    def shards_to_come(self) -> I64:
+        """The shards of what is left of this epoch, in order."""
+        place = self.next_place()
+        if place is None:
+            return self.order.shards[:0]
+        first = min([place[1], *(slot.position for slot in self.slots)])
+        return self.order.window_shards(first, self.ranges[-1][1])
 
     # --- state
 
@@ -259,17 +328,18 @@ class Pool:
         return Slot(chunk, position, left)
 
 
-def positions_of(done: Draws, starts: Sequence[int], counts: Sequence[int]) -> I64:
+def positions_of(done: Draws) -> I64:
     """The position of each draw: a slot's draws take its positions one after the other."""
     import numpy as np
 
+    starts = [slot.chunk.start + first for slot, first in zip(done.slots, done.firsts, strict=True)]
     if done.picks is None:
         return np.arange(starts[0], starts[0] + done.count, dtype=np.int64)
     picks = np.array(done.picks, dtype=np.int64)
     order = np.argsort(picks, kind="stable")
-    sizes = np.array(counts, dtype=np.int64)
-    rank = np.empty(done.count, dtype=np.int64)
-    rank[order] = np.arange(done.count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    counts = np.array(done.counts, dtype=np.int64)
+    rank = np.empty(len(picks), dtype=np.int64)
+    rank[order] = np.arange(len(picks)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.array(starts, dtype=np.int64)[picks] + rank
 
 

@@ -31,7 +31,8 @@ from headrace.files import REAL, Files, publish, remove_quietly
 SUFFIXES = (".gz", ".zst")
 BLOCK = 1 << 20
 """Plain bytes of one frame: what is decompressed to read a single row."""
-LEVEL = 3
+LEVEL = 1
+"""Twice as fast as the usual 3, for a tenth more bytes."""
 MAX_RATIO = 200
 MIN_CAP = 1 << 30
 MAX_WINDOW = 1 << 27

@@ -1,0 +1,173 @@
+"""Row counts of a parquet file, from its footer alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from headrace.catalog.shard import Shard
+from headrace.errors import DataError, shown
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+TAIL = 64 << 10
+"""Read first: most footers are smaller, and then one request does."""
+LARGEST = 512 << 20
+MOST_GROUPS = 1_000_000
+MOST_COLUMNS = 20_000
+SAMPLED = 16
+"""Row groups whose column sizes are looked at; they stand for the others."""
+
+Schema: TypeAlias = tuple[tuple[str, str], ...]
+"""Column names and types, as text."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupRows:
+    """The row groups of one file. A pure function of its footer, also after a round trip through JSON."""
+
+    rows: I64
+    """Per row group."""
+    kib: I64
+    """Per row group, KiB of all its columns, uncompressed, rounded up."""
+    weights: dict[str, int]
+    """Per top-level column, its bytes in a sample of the row groups."""
+    schema: Schema
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.rows.sum())
+
+    def nbytes(self, columns: list[str] | None) -> I64:
+        """Per row group, bytes of the columns that are read, as far as the footer tells."""
+        total = sum(self.weights.values()) or 1
+        part = total if columns is None else sum(self.weights.get(c, 0) for c in columns)
+        return -(-self.kib * 1024 * part // total)
+
+    def to_json(self) -> dict[str, Any]:
+        runs = [[rows, len(list(run))] for rows, run in groupby(self.rows.tolist())]
+        return {
+            "rows": runs,
+            "kib": self.kib.tolist(),
+            "weights": self.weights,
+            "schema": [list(c) for c in self.schema],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        import numpy as np
+
+        rows = np.repeat([r for r, _ in value["rows"]], [n for _, n in value["rows"]]).astype(np.int64)
+        kib = np.array(value["kib"], dtype=np.int64)
+        if len(rows) != len(kib) or (rows < 0).any() or (kib < 0).any():
+            raise ValueError("row groups that cannot be")
+        return cls(
+            rows, kib, {str(k): int(v) for k, v in value["weights"].items()}, tuple((n, t) for n, t in value["schema"])
+        )
+
+
+def read_footer(shard: Shard) -> GroupRows:
+    """By range reads of the end of the file; whatever is wrong with it is said with the file's name."""
+    return _summary(shard, parse_footer(shard, footer_bytes(shard)))
+
+
+def footer_bytes(shard: Shard) -> bytes:
+    """The footer with its length and magic, as it stands at the end of the file."""
+    size = shard.size
+    if size < 12:
+        raise DataError(f"{shard} has {size} bytes and so is no parquet file (an interrupted upload or download?)")
+    tail = shard.origin.read(shard, max(0, size - TAIL), size)
+    magic = tail[-4:]
+    if magic == b"PARE":
+        raise DataError(f"{shard} is an encrypted parquet file; decrypt it first, keys are not supported")
+    if magic != b"PAR1":
+        raise DataError(
+            f"{shard} has no parquet footer: its last 4 bytes (at offset {size - 4}) are {magic!r}, not b'PAR1' "
+            f"(an interrupted write, or not a parquet file)"
+        )
+    need = int.from_bytes(tail[-8:-4], "little") + 8
+    if need > size - 4 or need > LARGEST:
+        raise DataError(
+            f"{shard}: its footer claims {need - 8} bytes at offset {size - 8}, in a file of {size}; it is damaged"
+        )
+    if need > len(tail):
+        tail = shard.origin.read(shard, size - need, size - len(tail)) + tail
+    return tail[-need:]
+
+
+def parse_footer(shard: Shard, footer: bytes) -> Any:
+    """pyarrow's FileMetaData."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        meta = pq.read_metadata(pa.BufferReader(footer))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        at = shard.size - len(footer)
+        raise DataError(f"{shard}: its parquet footer at offset {at} cannot be read: {shown(error)}") from error
+    if meta.num_row_groups > MOST_GROUPS or meta.num_columns > MOST_COLUMNS:
+        raise DataError(
+            f"{shard}: {meta.num_row_groups:,} row groups and {meta.num_columns:,} columns are more than we read "
+            f"({MOST_GROUPS:,} and {MOST_COLUMNS:,}); write the file with larger row groups"
+        )
+    return meta
+
+
+def _summary(shard: Shard, meta: Any) -> GroupRows:
+    import numpy as np
+
+    groups = [meta.row_group(g) for g in range(meta.num_row_groups)]
+    rows = np.array([g.num_rows for g in groups], dtype=np.int64)
+    sizes = np.array([g.total_byte_size for g in groups], dtype=np.int64)
+    if (rows < 0).any() or int(rows.sum()) != meta.num_rows:
+        raise DataError(
+            f"{shard}: its row groups have {int(rows.sum())} rows, its footer says {meta.num_rows}; it is damaged"
+        )
+    step = max(1, len(groups) // SAMPLED)
+    weights: dict[str, int] = {}
+    for group in groups[::step][:SAMPLED]:
+        for c in range(group.num_columns):
+            column = group.column(c)
+            name = column.path_in_schema.split(".")[0]
+            weights[name] = weights.get(name, 0) + max(0, column.total_uncompressed_size)
+    return GroupRows(rows, -(-np.maximum(sizes, 0) // 1024), weights, _schema(shard, meta))
+
+
+def _schema(shard: Shard, meta: Any) -> Schema:
+    import pyarrow as pa
+
+    try:
+        schema = meta.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise DataError(f"{shard}: its schema cannot be read: {shown(error)}") from error
+    return tuple((field.name, str(field.type)) for field in schema)
+
+
+def check_schema(one: Shard, first: Schema, other: Shard, second: Schema, columns: list[str] | None) -> None:
+    """Two shards of a source have the same columns, as far as they are read."""
+    if first == second:
+        return
+    a, b = dict(first), dict(second)
+    for name in columns if columns is not None else [*a, *(n for n in b if n not in a)]:
+        if name not in a or name not in b:
+            has, lacks = (one, other) if name in a else (other, one)
+            raise DataError(
+                f"column {shown(name)!r} is in {has} but not in {lacks}; the shards of a source must agree: "
+                f"name the columns to read with columns=, or read the files as two sources"
+            )
+        if _plain_type(a[name]) != _plain_type(b[name]) and "null" not in (a[name], b[name]):
+            raise DataError(
+                f"column {shown(name)!r} is {shown(a[name])} in {one} but {shown(b[name])} in {other}; the shards of a "
+                f"source must agree: leave it out with columns=, or read the files as two sources"
+            )
+
+
+def _plain_type(text: str) -> str:
+    """Types that give the same Python values count as one."""
+    if text.startswith("dictionary<values="):
+        text = text.removeprefix("dictionary<values=").partition(",")[0]
+    for long in ("large_string", "large_binary", "large_list"):
+        text = text.replace(long, long.removeprefix("large_"))
+    return text.replace("string_view", "string").replace("binary_view", "binary")

@@ -1,0 +1,184 @@
+"""Dataset repos of the Hub: the commit they are pinned to, and the files of a split at that commit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from headrace.catalog import layouts
+from headrace.catalog.hub_origin import HubOrigin
+from headrace.catalog.listing import Listing
+from headrace.catalog.refusals import refusal
+from headrace.catalog.retry import HEALS, Hold, asked_wait, retrying
+from headrace.catalog.shard import Broken
+from headrace.catalog.source import Source
+from headrace.errors import DataError, HeadraceError, NotFound, Unreachable, shown
+from headrace.run import Run, hub_token
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+CONVERTED = "refs/convert/parquet"
+CARD_BYTES = 4 << 20
+PAGES = 5000
+"""A listing of more pages (of 1,000 files) than this is not a dataset anyone meant."""
+
+
+def resolve(source: Source, run: Run, revision: str | None = None) -> str:
+    """The commit that a branch or tag stands at, now."""
+    from huggingface_hub import HfApi
+
+    wanted = revision or source.revision or "main"
+    if re.fullmatch(r"[0-9a-f]{40}", wanted):
+        return wanted
+    api = HfApi(endpoint=run.endpoint, token=hub_token() or False)
+    what = f"{source.path}@{wanted}"
+    info = _asking(
+        lambda: api.dataset_info(source.path, revision=wanted, timeout=run.stall_seconds, expand=["sha"]), what, run
+    )
+    if not isinstance(info.sha, str) or not re.fullmatch(r"[0-9a-f]{40}", info.sha):
+        raise Unreachable(f"{what}: the Hub named no commit for it, but {shown(info.sha)!r}")
+    return info.sha
+
+
+def list_split(source: Source, commit: str, run: Run) -> Listing:
+    """The parquet files of the source's split at a commit; of the Hub's own conversion where the repo has none."""
+    origin = _origin(source, commit, run)
+    card = origin.read_small("README.md", CARD_BYTES)
+    configs = []
+    if card:
+        try:
+            configs = layouts.read_card(card.decode("utf-8", "replace"))
+        except DataError as error:
+            log.warning("%s: %s; going by file names", origin.name, error)
+    patterns = layouts.card_patterns(configs, source.config, source.split)
+    folders = sorted({layouts.static_prefix(p) for p in patterns or [""]})
+    files = {f[0]: f for folder in (folders if len(folders) <= 8 else [""]) for f in _tree(source, commit, folder, run)}
+    paths = list(files)
+    chosen = layouts.match(patterns, paths) if patterns else layouts.standard(paths, source.config, source.split)
+    if chosen:
+        return Listing.of(source, commit, origin, [files[p] for p in chosen])
+    if source.revision is None and not any(p.endswith(layouts.PARQUET) for p in paths):
+        found = _list_converted(source, run)
+        if found is not None:
+            return found
+    tried = patterns or [
+        f"data/{source.split}-*.parquet",
+        f"{source.config or '*'}/{source.split}-*.parquet",
+        CONVERTED,
+    ]
+    raise layouts.nothing_found(origin.name, source.config, source.split, tried, paths)
+
+
+def _list_converted(source: Source, run: Run) -> Listing | None:
+    try:
+        commit = resolve(source, run, CONVERTED)
+    except NotFound:
+        return None
+    files = {f[0]: f for f in _tree(source, commit, "", run)}
+    chosen = layouts.converted(list(files), source.config, source.split, source.allow_partial)
+    if not chosen:
+        return None
+    log.info("%s has no parquet of its own; reading the Hub's conversion at %s", source.path, commit[:8])
+    return Listing.of(source, commit, _origin(source, commit, run), [files[p] for p in chosen])
+
+
+def _origin(source: Source, commit: str, run: Run) -> HubOrigin:
+    return HubOrigin(
+        source.path, commit, source.split, run.endpoint, run.stall_seconds, run.cache_dir / "hf_shards", run.offline
+    )
+
+
+def _tree(source: Source, commit: str, folder: str, run: Run) -> Iterator[tuple[str, int, str]]:
+    """(path, size, etag) of every file below a folder, page by page.
+
+    The pages are asked for through the client's session, but followed here: the client has no deadline for them, and
+    would follow a `next` link to another host with the token.
+    """
+    below = f"/{quote(folder, safe='/')}" if folder else ""
+    url: str | None = f"{run.endpoint}/api/datasets/{source.path}/tree/{commit}{below}?recursive=true&expand=false"
+    home, what = urlsplit(run.endpoint)[:2], f"{source.path}@{commit[:8]}"
+    for _ in range(PAGES):
+        if url is None:
+            return
+        reply = _asking(partial(_page, url, what, run), what, run)
+        for entry in _entries(reply, source):
+            if entry.get("type") == "file" and isinstance(entry.get("path"), str):
+                large = entry.get("lfs") or {}
+                yield entry["path"], int(entry.get("size", -1)), str(large.get("oid") or entry.get("oid") or "")
+        url = reply.links.get("next", {}).get("url")
+        if url is not None and urlsplit(url)[:2] != home:
+            raise Unreachable(
+                f"{source.path}: its listing goes on at another host ({shown(urlsplit(url).netloc)}); not followed"
+            )
+    raise DataError(f"{source.path}: the listing has more than {PAGES:,} pages; name a configuration with fewer files")
+
+
+def _page(url: str, what: str, run: Run) -> Any:
+    from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
+
+    reply = get_session().get(url, headers=build_hf_headers(token=hub_token() or False), timeout=run.stall_seconds)
+    _raise_for(reply, what, run)
+    return reply
+
+
+def _entries(reply: Any, source: Source) -> list[dict[str, Any]]:
+    try:
+        entries = json.loads(reply.content)
+    except ValueError as error:
+        raise Unreachable(
+            f"{source.path}: the Hub's listing is not JSON ({error}); a proxy in between may be the cause"
+        ) from error
+    if not isinstance(entries, list):
+        raise Unreachable(f"{source.path}: the Hub's listing is not a list of files")
+    return [e for e in entries if isinstance(e, dict)]
+
+
+def _raise_for(reply: Any, what: str, run: Run) -> None:
+    """Turn a refusing reply of the client's session into our words, or into `Broken` where asking again may help."""
+    import time
+
+    status = int(reply.status_code)
+    if status < 400:
+        return
+    if status in HEALS:
+        wait = asked_wait(reply.headers, time.time())
+        if status == 429 and wait:
+            Hold(run.endpoint, run.cache_dir / "hf_shards").ask(wait)
+        raise Broken(f"status {status}", wait)
+    raise refusal(status, reply.headers, what, run.endpoint, hub_token() is not None)
+
+
+def _asking(ask: Callable[[], T], what: str, run: Run) -> T:
+    """A call of the Hub client with our retries, deadlines and words."""
+    if run.offline:
+        raise Unreachable(
+            f"{what}: HF_HUB_OFFLINE is set and nothing of it is in the index under {run.cache_dir}; run once online"
+        )
+    hold = Hold(run.endpoint, run.cache_dir / "hf_shards")
+
+    def attempt() -> T:
+        hold.wait()
+        try:
+            return ask()
+        except (HeadraceError, Broken):
+            raise
+        except Exception as error:
+            reply = getattr(error, "response", None)
+            if reply is not None:
+                _raise_for(reply, what, run)
+            if not _is_network(error):
+                raise
+            raise Broken(f"no answer ({type(error).__name__})") from error
+
+    return retrying(attempt, what)
+
+
+def _is_network(error: Exception) -> bool:
+    """Errors of the HTTP client (httpx, by whatever name the Hub client carries it), which all share one root."""
+    return any(c.__name__ in {"TransportError", "HTTPError", "RequestError"} for c in type(error).__mro__)

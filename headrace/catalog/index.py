@@ -1,0 +1,246 @@
+"""The index of a source: how many rows lie where. Made once, kept as small JSON, and read when it is there.
+
+Up to 512 shards (and for text) every count is known before the first row. Larger sources start at once: a footer is
+read when its shard is opened, and kept, one small file per shard, for people and for later runs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.catalog.footer import GroupRows, Schema, check_schema, read_footer
+from headrace.catalog.lines import LineIndex
+from headrace.catalog.listing import Listing
+from headrace.catalog.shard import Shard
+from headrace.errors import SpecError, shown
+from headrace.files import publish_json
+from headrace.locks import locked
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+READERS = 8
+"""Footers read at the same time."""
+
+ShardIndex: TypeAlias = GroupRows | LineIndex
+
+
+class Index:
+    """A pinned listing with the row counts that are known, and the way to the others."""
+
+    def __init__(self, listing: Listing, path: Path, index_text: Callable[[Shard], LineIndex] | None = None) -> None:
+        self.listing, self.path = listing, path
+        self._index_text = index_text
+        self._known: list[ShardIndex] | None = None
+        self._rows: I64 | None = None
+        self._first: tuple[int, Schema] | None = None
+        self.shard = lru_cache(maxsize=256)(self._shard)
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.listing)
+
+    @property
+    def shard_bytes(self) -> I64:
+        return self.listing.sizes
+
+    @property
+    def is_text(self) -> bool:
+        return self.listing.source.kind in ("txt", "jsonl")
+
+    def complete(self) -> None:
+        """Learn every count: from the index file, or from all footers (or lines) and write it."""
+        if self._known is not None:
+            return
+        known = _load_shards(self.path, self.listing)
+        if known is None:
+            with locked(self.path.with_suffix(".lock")) as beat:
+                known = _load_shards(self.path, self.listing)
+                if known is None:
+                    known = self._read_all(beat)
+                    save(self.path, self.listing, known)
+        self._known = known
+
+    def shard_rows(self) -> I64:
+        import numpy as np
+
+        self.complete()
+        if self._rows is None:
+            assert self._known is not None
+            self._rows = np.array([_num_rows(s) for s in self._known], dtype=np.int64)
+        return self._rows
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.shard_rows().sum())
+
+    def shard_count(self, i: int) -> int:
+        """Rows of one shard, without asking for those of the others."""
+        return _num_rows(self.shard(i))
+
+    def _shard(self, i: int) -> ShardIndex:
+        """One shard's counts; of a large source they may have to be fetched."""
+        if self._known is not None:
+            return self._known[i]
+        if self.is_text:
+            self.complete()
+            return self._shard(i)
+        kept = self.path.with_suffix(".footers") / f"{i}.json"
+        try:
+            return GroupRows.from_json(json.loads(kept.read_bytes()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("%s cannot be read (%s); reading the footer again", kept, shown(error))
+        found = read_footer(self.listing.shard(i))
+        publish_json(kept, found.to_json())
+        return found
+
+    def check_columns(self, i: int, columns: list[str] | None) -> None:
+        """Shard i has the columns that are read, of the same types as the first shard that was looked at."""
+        found = self.shard(i)
+        if isinstance(found, LineIndex):
+            return
+        if self._first is None:
+            names = [name for name, _ in found.schema]
+            for name in columns or []:
+                if name not in names:
+                    near = ", ".join(shown(n) for n in names)
+                    raise SpecError(f"no column {shown(name)!r} in {self.listing.shard(i)}; it has {near}")
+            self._first = (i, found.schema)
+        first, schema = self._first
+        if schema is not found.schema:
+            check_schema(self.listing.shard(first), schema, self.listing.shard(i), found.schema, columns)
+
+    def _read_all(self, beat: Callable[[], None]) -> list[ShardIndex]:
+        shards = [self.listing.shard(i) for i in range(self.num_shards)]
+        read: Callable[[Shard], ShardIndex] = read_footer
+        what = "reading footers"
+        if self.is_text:
+            assert self._index_text is not None
+            read, what = self._index_text, "counting lines"
+        found: list[ShardIndex] = []
+        with _progress(what, len(shards)) as step, ThreadPoolExecutor(READERS, "headrace-index") as threads:
+            try:
+                for result in threads.map(read, shards):
+                    found.append(result)
+                    step()
+                    beat()
+            except BaseException:
+                threads.shutdown(wait=True, cancel_futures=True)
+                raise
+        return found
+
+
+class Counts:
+    """An index as a plan sees it: with the bytes of the columns that are read."""
+
+    def __init__(self, index: Index, columns: list[str] | None) -> None:
+        self.index, self.columns = index, columns
+
+    @property
+    def num_shards(self) -> int:
+        return self.index.num_shards
+
+    @property
+    def shard_bytes(self) -> I64:
+        return self.index.shard_bytes
+
+    def shard_rows(self) -> I64:
+        return self.index.shard_rows()
+
+    def groups(self, shard: int) -> tuple[I64, I64]:
+        found = self.index.shard(shard)
+        if isinstance(found, GroupRows):
+            return found.rows, found.nbytes(self.columns)
+        return _line_groups(found)
+
+
+def _line_groups(index: LineIndex) -> tuple[I64, I64]:
+    """Blocks of lines, each found by seeking, so each a row group of its own."""
+    import numpy as np
+
+    starts = np.arange(0, index.rows, index.every, dtype=np.int64)
+    rows = np.diff(starts, append=index.rows)
+    edges = np.array([*index.offsets[: len(starts)], index.bytes], dtype=np.int64)
+    return np.asarray(rows, dtype=np.int64), edges[1:] - edges[:-1]
+
+
+def _num_rows(shard: ShardIndex) -> int:
+    return shard.num_rows if isinstance(shard, GroupRows) else shard.rows
+
+
+def save(path: Path, listing: Listing, shards: list[ShardIndex] | None) -> None:
+    """The listing, and the counts where they are known. Schemas that repeat are written once."""
+    schemas: dict[Schema, int] = {}
+    out: list[dict[str, Any]] = []
+    for shard in shards or []:
+        value = shard.to_json()
+        if isinstance(shard, GroupRows):
+            value["schema"] = schemas.setdefault(shard.schema, len(schemas))
+        out.append(value)
+    publish_json(
+        path,
+        {
+            "format": FORMAT,
+            "kind": listing.source.kind,
+            "source": str(listing.source),
+            "revision": listing.revision,
+            "files": listing.files(),
+            "schemas": [[list(c) for c in s] for s in schemas],
+            "shards": out if shards is not None else None,
+        },
+    )
+
+
+def load_listing(path: Path) -> dict[str, Any] | None:
+    """An index file as it is; None where there is none that can be used."""
+    try:
+        value = json.loads(path.read_bytes())
+        if value["format"] == FORMAT and isinstance(value["files"], list) and isinstance(value["revision"], str):
+            return dict(value)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("the index %s cannot be read (%s); making it again", path, shown(error))
+    return None
+
+
+def _load_shards(path: Path, listing: Listing) -> list[ShardIndex] | None:
+    value = load_listing(path)
+    if value is None or value.get("shards") is None or value["revision"] != listing.revision:
+        return None
+    try:
+        schemas = [tuple((n, t) for n, t in s) for s in value["schemas"]]
+        found: list[ShardIndex] = []
+        for shard in value["shards"]:
+            if "kib" in shard:
+                found.append(GroupRows.from_json({**shard, "schema": schemas[shard["schema"]]}))
+            else:
+                found.append(LineIndex.from_json(shard))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        log.warning("the index %s cannot be used (%s); making it again", path, shown(error))
+        return None
+    return found if len(found) == len(listing) else None
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on the terminal, where there is one and it will take a moment."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal or total < 8) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,225 @@
+"""Which files of a repo are a split: by its README, by the common layouts, by the Hub's own conversion. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headrace.errors import DataError, NotFound, shown
+
+PARQUET = ".parquet"
+SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""Split names and the words that mean them in file names."""
+
+
+def read_card(text: str) -> list[dict[str, Any]]:
+    """The `configs` of a README's front matter; [] where it has none."""
+    import yaml
+
+    if not text.startswith("---"):
+        return []
+    head, mark, _ = text[3:].partition("\n---")
+    if not mark:
+        return []
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        card = yaml.load(head, Loader=loader)  # noqa: S506 - both are safe loaders; the C one is ten times as fast
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise DataError(f"the front matter of README.md is not YAML: {shown(error)}") from error
+    configs = card.get("configs") if isinstance(card, dict) else None
+    return [c for c in configs if isinstance(c, dict)] if isinstance(configs, list) else []
+
+
+def card_patterns(configs: Sequence[dict[str, Any]], config: str | None, split: str) -> list[str] | None:
+    """The patterns that a README gives for a split; None where it says nothing about files."""
+    if not configs:
+        return None
+    chosen = _choose_config(configs, config)
+    if chosen is None:
+        return None
+    folder = chosen.get("data_dir")
+    data_files = chosen.get("data_files")
+    if data_files is None:
+        return [f"{str(folder).strip('/')}/**"] if isinstance(folder, str) else None
+    by_split = _by_split(data_files)
+    if split not in by_split:
+        near = ", ".join(shown(s) for s in by_split)
+        raise NotFound(
+            f"no split {shown(split)!r} in the configuration {shown(chosen.get('config_name'))!r}; it has {near}"
+        )
+    prefix = f"{folder.strip('/')}/" if isinstance(folder, str) and folder.strip("./") else ""
+    return [prefix + pattern.removeprefix("./") for pattern in by_split[split]]
+
+
+def _choose_config(configs: Sequence[dict[str, Any]], config: str | None) -> dict[str, Any] | None:
+    names = [str(c.get("config_name", "default")) for c in configs]
+    if config is not None:
+        for c, name in zip(configs, names, strict=True):
+            if name == config:
+                return c
+        raise _no_config(config, names)
+    for c, name in zip(configs, names, strict=True):
+        if c.get("default") is True or name == "default" or len(names) == 1:
+            return c
+    raise _no_config(None, names)
+
+
+def _by_split(data_files: Any) -> dict[str, list[str]]:
+    if isinstance(data_files, str):
+        return {"train": [data_files]}
+    if isinstance(data_files, dict):
+        return {str(split): _patterns(paths) for split, paths in data_files.items()}
+    found: dict[str, list[str]] = {}
+    for item in data_files if isinstance(data_files, list) else []:
+        if isinstance(item, dict) and "path" in item:
+            found.setdefault(str(item.get("split", "train")), []).extend(_patterns(item["path"]))
+        elif isinstance(item, str):
+            found.setdefault("train", []).append(item)
+    return found
+
+
+def _patterns(paths: Any) -> list[str]:
+    return [p for p in ([paths] if isinstance(paths, str) else paths or []) if isinstance(p, str)]
+
+
+def static_prefix(pattern: str) -> str:
+    """The folder of a pattern that has no wildcard in it: what has to be listed to match it."""
+    parts = []
+    for part in pattern.split("/")[:-1]:
+        if set(part) & set("*?[{"):
+            break
+        parts.append(part)
+    return "/".join(parts)
+
+
+def match(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
+    """Parquet files that match, each once: patterns in their order, files in name order."""
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        regex = glob_regex(pattern)
+        found.update(dict.fromkeys(sorted(p for p in paths if p.endswith(PARQUET) and regex.fullmatch(p))))
+    return list(found)
+
+
+def glob_regex(pattern: str) -> re.Pattern[str]:
+    """`**` crosses folders, `*` and `?` do not."""
+    out, i = [], 0
+    while i < len(pattern):
+        if pattern.startswith("**/", i):
+            out.append("(?:[^/]+/)*")
+            i += 3
+        elif pattern.startswith("**", i):
+            out.append(".*")
+            i += 2
+        elif pattern[i] in "*?":
+            out.append("[^/]*" if pattern[i] == "*" else "[^/]")
+            i += 1
+        elif pattern[i] == "[" and (end := pattern.find("]", i + 2)) > 0:
+            inside = pattern[i + 1 : end].replace("\\", "\\\\")
+            out.append(f"[{'^' + inside[1:] if inside[0] == '!' else inside}]")
+            i = end + 1
+        else:
+            out.append(re.escape(pattern[i]))
+            i += 1
+    return re.compile("".join(out), re.DOTALL)
+
+
+def standard(paths: Sequence[str], config: str | None, split: str) -> list[str]:
+    """A split by the layouts people use: `data/train-00000-of-00042.parquet`, `<config>/train-*.parquet`,
+    `<config>/train/0000.parquet`, `train/*.parquet`, and folders of files that name no split at all (all of it train).
+    """
+    parquet = sorted(p for p in paths if p.endswith(PARQUET) and not _is_hidden(p))
+    inside = _inside_config(parquet, config)
+    words = SPLITS.get(split, (split,))
+    found = [path for path, rest in inside if _names_split(rest, words)]
+    if not found and split == "train" and not any(_names_any_split(rest) for _, rest in inside):
+        found = [path for path, _ in inside]
+    return found
+
+
+def _inside_config(parquet: Sequence[str], config: str | None) -> list[tuple[str, str]]:
+    """Files of a configuration, with their path inside its folder."""
+    if config is not None:
+        heads = (f"{config}/", f"data/{config}/")
+        found = [(p, p[len(h) :]) for p in parquet for h in heads if p.startswith(h)]
+        if not found and parquet:
+            raise _no_config(config, _folders(parquet))
+        return found
+    folders = _folders(parquet)
+    if len(folders) > 1 and all("/" in p for p in parquet):
+        # Several folders that each hold splits are configurations: one has to be named.
+        holding = [
+            f for f in folders if any(_names_any_split(p[len(f) + 1 :]) for p in parquet if p.startswith(f + "/"))
+        ]
+        usual = next((f for f in ("default", "data", "plain_text") if f in holding), None)
+        if usual is not None:
+            return [(p, p[len(usual) + 1 :]) for p in parquet if p.startswith(usual + "/")]
+        if len(holding) > 1 and not set(holding) & {w for words in SPLITS.values() for w in words}:
+            raise _no_config(None, holding)
+    return [(p, p) for p in parquet]
+
+
+def _folders(parquet: Iterable[str]) -> list[str]:
+    return sorted({p.split("/")[0] for p in parquet if "/" in p})
+
+
+def _names_split(path: str, words: Iterable[str]) -> bool:
+    """Whether a word stands by itself in the path: `train-00000`, `my.train.parquet`, `train/0.parquet`."""
+    return any(re.search(rf"(?:^|[^a-zA-Z0-9]){re.escape(w)}(?:[^a-zA-Z0-9]|$)", path) for w in words)
+
+
+def _names_any_split(path: str) -> bool:
+    return any(_names_split(path, words) for words in SPLITS.values())
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith((".", "__")) for part in path.split("/"))
+
+
+def converted(paths: Sequence[str], config: str | None, split: str, allow_partial: bool) -> list[str]:
+    """A split in the Hub's own conversion (`refs/convert/parquet`): `<config>/<split>/0000.parquet`."""
+    configs = _folders(paths)
+    if config is None and len(configs) > 1 and "default" not in configs:
+        raise _no_config(None, configs)
+    folder = config or ("default" if "default" in configs else configs[0] if configs else "default")
+    found = sorted(p for p in paths if p.startswith(f"{folder}/{split}/") and p.endswith(PARQUET))
+    part = sorted(p for p in paths if p.startswith(f"{folder}/partial-{split}/") and p.endswith(PARQUET))
+    if not found and part and not allow_partial:
+        raise NotFound(
+            f"the Hub converted only a part of split {shown(split)!r} to parquet ({len(part)} files); to train on that "
+            f"part, say so: Source(..., allow_partial=True)"
+        )
+    return found or part
+
+
+def nothing_found(name: str, config: str | None, split: str, patterns: Sequence[str], paths: Sequence[str]) -> NotFound:
+    """The error when no file is a split: what was tried, and what is there."""
+    parquet = [p for p in paths if p.endswith(PARQUET)]
+    wanted = f"{config}/{split}" if config else split
+    near = difflib.get_close_matches(wanted, [p.rpartition("/")[0] or p for p in parquet], n=3, cutoff=0.1)
+    near += difflib.get_close_matches(split, parquet, n=3, cutoff=0.1)
+    there = (
+        ", ".join(shown(p) for p in dict.fromkeys(near)) or ", ".join(shown(p) for p in list(paths)[:5]) or "no file"
+    )
+    return NotFound(
+        f"{name}: no parquet file for split {shown(split)!r}"
+        + (f" of configuration {shown(config)!r}" if config else "")
+        + f"; tried {', '.join(shown(p) for p in patterns)}; nearest there: {there}"
+    )
+
+
+def _no_config(config: str | None, names: Sequence[str]) -> NotFound:
+    listed = ", ".join(shown(n) for n in list(names)[:20]) + (" …" if len(names) > 20 else "")
+    if config is None:
+        return NotFound(
+            f"the repo has several configurations; name one as hf:<repo>:<config>:<split>:<column>: {listed}"
+        )
+    near = difflib.get_close_matches(config, names, n=3, cutoff=0.3)
+    hint = f"; nearest: {', '.join(shown(n) for n in near)}" if near else ""
+    return NotFound(f"no configuration {shown(config)!r}; there are {listed or 'none'}{hint}")

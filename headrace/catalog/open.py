@@ -1,0 +1,113 @@
+"""From a source to its index: resolve, list, count; each once per node and run, however many ranks there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.catalog import hub
+from headrace.catalog.hub_origin import HubOrigin
+from headrace.catalog.index import Index, load_listing, save
+from headrace.catalog.listing import Listing
+from headrace.catalog.local import list_local
+from headrace.catalog.remote import list_remote
+from headrace.catalog.source import Source
+from headrace.catalog.text import index_shard
+from headrace.errors import Changed, NotFound, Unreachable, shown
+from headrace.files import publish_json
+from headrace.locks import locked
+from headrace.run import Run
+
+
+def open_index(source: Source, run: Run, revision: str | None = None) -> Index:
+    """The index of a source, at a pinned revision where one is given (a resume)."""
+    if source.kind == "hf":
+        return _open_hub(source, run, revision)
+    url = "://" in source.path and not source.path.startswith("file://")
+    listing = list_remote(source) if url else list_local(source)
+    folder = run.cache_dir / "file_index"
+    path = folder / f"{source.kind}-{listing.revision}.json"
+    if revision is not None and revision != listing.revision:
+        raise _changed(source, listing, folder / f"{source.kind}-{Path(revision).name}.json")
+    kind = source.kind
+    if kind == "txt" or kind == "jsonl":
+        return Index(listing, path, partial(index_shard, kind=kind, cache_dir=run.cache_dir))
+    return Index(listing, path)
+
+
+def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
+    folder = run.cache_dir / "hf_index" / source.path
+    with locked(folder / ".lock"):
+        commit = _pin(source, run, folder, revision)
+        path = folder / f"{_safe(source.config or '-')}--{_safe(source.split)}--{commit}.json"
+        known = load_listing(path)
+        if known is None:
+            if run.offline:
+                raise Unreachable(f"{source}: HF_HUB_OFFLINE is set, and {path} does not exist; run once online")
+            listing = hub.list_split(source, commit, run)
+            save(path, listing, None)
+            if listing.revision != commit:  # the Hub's own conversion, which a resume asks for by its own commit
+                save(path.with_name(path.name.replace(commit, listing.revision)), listing, None)
+            return Index(listing, path)
+    origin = HubOrigin(
+        source.path,
+        known["revision"],
+        source.split,
+        run.endpoint,
+        run.stall_seconds,
+        run.cache_dir / "hf_shards",
+        run.offline,
+    )
+    return Index(Listing.of(source, known["revision"], origin, [(p, s, e) for p, s, e in known["files"]]), path)
+
+
+def _pin(source: Source, run: Run, folder: Path, revision: str | None) -> str:
+    """The commit to read: of the state, of this launch's first rank, or (asked now) of the branch."""
+    if revision is not None:
+        return revision
+    wanted = source.revision or "main"
+    if re.fullmatch(r"[0-9a-f]{40}", wanted):
+        return wanted
+    path = folder / f"pin-{_safe(wanted)}.json"
+    pin = _read_pin(path)
+    if pin is not None and (run.offline or (run.launch and pin.get("launch") == run.launch)):
+        return str(pin["commit"])
+    commit = hub.resolve(source, run)
+    if pin is None or pin != {"commit": commit, "launch": run.launch}:
+        publish_json(path, {"commit": commit, "launch": run.launch})
+    return commit
+
+
+def _read_pin(path: Path) -> dict[str, Any] | None:
+    try:
+        pin = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if isinstance(pin, dict) and re.fullmatch(r"[0-9a-f]{40}", str(pin.get("commit", ""))):
+        return pin
+    return None
+
+
+def _safe(name: str) -> str:
+    """A part of a file name: what is not plain is written as its code."""
+    return re.sub(r"[^A-Za-z0-9._\-]|^\.", lambda found: f"%{ord(found[0]):x}", name)
+
+
+def _changed(source: Source, now: Listing, before: Path) -> Changed | NotFound:
+    """The error when local files are not those of the state, naming what differs where the old index is still there."""
+    old = load_listing(before)
+    if old is None:
+        return Changed(f"{source}: the files are not those the state was made on (a path, a size or an mtime differs)")
+    was, found = {p: (s, e) for p, s, e in old["files"]}, {p: (s, e) for p, s, e in now.files()}
+    differ = [p for p in [*was, *(p for p in found if p not in was)] if was.get(p) != found.get(p)]
+    told = []
+    for p in differ[:3]:
+        how = "is new" if p not in was else "is gone" if p not in found else "has another size or mtime"
+        told.append(f"{shown(p)} {how}")
+    return Changed(
+        f"{source}: the files changed since the state was made: {', '.join(told)}"
+        f"{f' and {len(differ) - 3} more' if len(differ) > 3 else ''}; rows may have moved, so start anew"
+    )

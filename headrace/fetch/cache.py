@@ -1,0 +1,361 @@
+"""The shards that lie on this disk, shared by all processes with the same cache folder.
+
+    <root>/hf_shards/<repo_id>/<split>/<path in the repo>      a shard
+                                       .<name>.meta.json       what it is (sidecar.py)
+                                       .rev-<commit8>/<name>   another content under the same name
+    <root>/hf_shards/.leases/                                  who uses what (leases.py)
+
+Correct at any instant, also after a kill at any system call and with locks that do not lock: files appear whole, by
+rename; they are removed by unlink, and only with a sidecar and without a lease.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from headrace.catalog.shard import Shard, safe_parts
+from headrace.catalog.stop import Stop, pause, stopped_by
+from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
+from headrace.fetch import sidecar
+from headrace.fetch.download import FULL, download, explained, hash_of, is_hash, is_orphan
+from headrace.fetch.leases import POLL_SECONDS, Lease, Leases, Lock
+from headrace.fetch.sidecar import Sidecar, look
+from headrace.files import PART, REAL, Files, make_private_folder, remove_quietly
+
+log = logging.getLogger(__name__)
+
+TOP = "hf_shards"
+Cleanup = Literal["auto", "keep"]
+
+
+class ShardCache:
+    def __init__(self, root: Path, *, cleanup: Cleanup = "auto", limit: int | None = None, files: Files = REAL) -> None:
+        if cleanup not in ("auto", "keep"):
+            raise SpecError(f"cleanup={shown(cleanup)!r}: it is 'auto' (remove shards behind us) or 'keep'")
+        self.root = root
+        self.cleanup = cleanup
+        self.limit = limit
+        self._top = root / TOP
+        self._files = files
+        self._leases = Leases(self._top / ".leases", files)
+
+    def path_of(self, shard: Shard) -> Path:
+        """Where the shard lies, or would lie if it were fetched now."""
+        local = shard.origin.local_path(shard)
+        if local is not None:
+            return local
+        free = None
+        for place in self._places(shard):
+            found, there = sidecar.read(place, self._files), _lstat(place)
+            if found is not None and found.holds(shard) and (there is None or stat.S_ISREG(there.st_mode)):
+                return place
+            if free is None and found is None and there is None:
+                free = place
+        if free is None:
+            raise _no_name(shard)
+        return free
+
+    def acquire(self, shard: Shard, stop: Stop | None = None) -> Lease:
+        """The shard on this disk, fetched if need be, and kept there until the lease is over."""
+        local = shard.origin.local_path(shard)
+        if local is not None:
+            return Lease(local)
+        with stopped_by(stop):
+            try:
+                return self._acquire(shard)
+            except HeadraceError:
+                raise
+            except OSError as error:
+                if error.errno in FULL and self._evict(max(shard.size, 1)):
+                    return self._acquire(shard)
+                place = self.path_of(shard)
+                if error.errno == errno.EROFS and self._looks_right(shard, place):
+                    return Lease(place)
+                raise explained(error, shard, place) from error
+
+    def find(self, shard: Shard) -> Lease | None:
+        """The shard, if it lies here and looks right. Asks nobody and waits for nothing."""
+        local = shard.origin.local_path(shard)
+        if local is not None:
+            return Lease(local)
+        for place in self._places(shard):
+            if self._looks_right(shard, place):
+                self._prepare(place)
+                lease = self._lease(place)
+                if not self._leases.is_being_removed(self._key(place)) and self._looks_right(shard, place):
+                    sidecar.touch(place)
+                    return lease
+                lease.release(keep=True)
+        return None
+
+    def sweep(self) -> None:
+        """Remove what dead processes left: partial files, leases, marks, locks, names taken in vain."""
+        if not self._top.is_dir():
+            return
+        if self._leases.folder.is_dir():
+            self._leases.sweep()
+        for folder, _, names in os.walk(self._top):
+            for name in names:
+                if name.endswith(PART) and name.startswith("."):
+                    self._remove_stale(Path(folder, name))
+        for path in self.root.glob(f"..hold-*{PART}"):
+            self._remove_stale(path)
+        for place, _ in sidecar.walk(self._top):
+            if not os.path.lexists(place):
+                self._remove(place)
+
+    # --- a name, and the right to use it
+
+    def _acquire(self, shard: Shard) -> Lease:
+        for _ in range(50):
+            place = self._settle(shard)
+            lease = self._lease(place)
+            try:
+                self._leases.wait_for_removals(self._key(place))
+                found = sidecar.read(place, self._files)
+                # Between taking the name and the lease, someone may have cleaned up.
+                if found is not None and found.holds(shard) and self._provide(shard, place, found):
+                    sidecar.touch(place)
+                    return lease
+            except BaseException:
+                lease.release(keep=True)
+                if not os.path.lexists(place):
+                    self._remove(place)
+                raise
+            lease.release(keep=True)
+        raise _no_name(shard)
+
+    def _places(self, shard: Shard) -> Iterator[Path]:
+        folder = shard.origin.folder or ()
+        if folder[:1] != (TOP,) or len(folder) < 2:
+            raise SpecError(f"{shard}: origin {shown(shard.origin)} gives no folder below {TOP} to keep its shards in")
+        parts = [part for name in folder[1:] for part in safe_parts(name)]
+        if parts[0].startswith("."):
+            raise NotAllowed(f"{shard}: folder name {shown(parts[0])!r} is refused, because it starts with a dot")
+        base = self._top.joinpath(*parts)
+        place = base.joinpath(*safe_parts(shard.path))
+        commit = str(getattr(shard.origin, "commit", "")) or hashlib.sha256(shard.origin.name.encode()).hexdigest()
+        yield place
+        yield place.parent / f".rev-{commit[:8]}" / place.name
+        whole = hashlib.sha256(f"{shard.origin.name}|{shard.path}|{shard.etag}|{commit}".encode()).hexdigest()
+        yield base / f".rev-{whole[:16]}" / place.name
+
+    def _settle(self, shard: Shard) -> Path:
+        """A place whose name is taken for this content, by us or by others before us."""
+        free = []
+        for place in self._places(shard):
+            try:
+                self._prepare(place)
+            except NotADirectoryError:
+                continue
+            found, there = sidecar.read(place, self._files), _lstat(place)
+            if there is not None and not stat.S_ISREG(there.st_mode):
+                continue
+            if found is None:
+                free.append(place)
+            elif found.holds(shard):
+                return place
+        for place in free:
+            if self._takes(shard, place):
+                return place
+        raise _no_name(shard)
+
+    def _takes(self, shard: Shard, place: Path) -> bool:
+        """Take the name. A file that lies there is not ours: used if it is exactly the shard, left alone in any case."""
+        ours, there = Sidecar.of(shard, place), _lstat(place)
+        if there is not None:
+            if not self._is_content(shard, place):
+                return False
+            ours = dataclasses.replace(ours.seen(there), ours=False)
+        if ours.reserve(place, self._files):
+            return True
+        found = sidecar.read(place, self._files)
+        return found is not None and found.holds(shard)
+
+    def _prepare(self, place: Path) -> None:
+        """All folders on the way, none of them a link that leads out of the cache."""
+        make_private_folder(self._top)
+        path = self._leases.folder
+        path.mkdir(mode=0o700, exist_ok=True)
+        path = self._top
+        for part in place.parent.relative_to(self._top).parts:
+            path = path / part
+            found = _lstat(path)
+            if found is None:
+                path.mkdir(mode=0o700, exist_ok=True)
+            elif stat.S_ISLNK(found.st_mode):
+                raise NotAllowed(f"{shown(path)} is a link; the cache follows none. Remove it, or move the whole cache")
+            elif not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+    def _key(self, place: Path) -> str:
+        return hashlib.blake2b(str(place.relative_to(self._top)).encode(), digest_size=12).hexdigest()
+
+    def _lease(self, place: Path) -> Lease:
+        file = self._leases.claim(self._key(place))
+        return Lease(place, file, partial(self._release, place, file))
+
+    def _release(self, place: Path, file: Path, keep: bool) -> None:
+        remove_quietly(file, self._files)
+        if not keep and self.cleanup == "auto":
+            self._remove(place)
+
+    # --- the file
+
+    def _looks_right(self, shard: Shard, place: Path) -> bool:
+        found, there = sidecar.read(place, self._files), _lstat(place)
+        return (
+            found is not None
+            and there is not None
+            and found.holds(shard)
+            and found.look == look(there)
+            and stat.S_ISREG(there.st_mode)
+            and shard.size in (-1, there.st_size)
+            and os.access(place, os.R_OK)
+        )
+
+    def _provide(self, shard: Shard, place: Path, found: Sidecar) -> bool:
+        """See that the file is there and right. False: this place cannot be used after all."""
+        if self._looks_right(shard, place):
+            return True
+        lock = self._leases.lock(self._key(place))
+        try:
+            if not self._is_my_turn(shard, place, lock) or self._repaired(shard, place, found):
+                return True
+            if not found.ours:
+                remove_quietly(sidecar.path_beside(place), self._files)
+                return False
+            self._make_room(shard)
+            with stopped_by(None, on_beat=lock.touch):
+                there = download(shard, place, files=self._files, make_room=self._evict)
+            found.seen(there).write(place, self._files)
+            return True
+        finally:
+            lock.release()
+
+    def _is_my_turn(self, shard: Shard, place: Path, lock: Lock) -> bool:
+        """Wait until the file is there (False) or until it is on us to fetch it (True)."""
+        patience = float(getattr(shard.origin, "stall_seconds", 30.0))
+        last, since = -1, time.monotonic()
+        while True:
+            taken = lock.take()
+            if self._looks_right(shard, place):
+                return False
+            if taken is not False:
+                return True
+            alive, sign = lock.owner()
+            if sign != last:
+                last, since = sign, time.monotonic()
+            # A dead owner's lock may live on in a process that it forked.
+            if alive is False or time.monotonic() - since > patience:
+                log.warning("%s: whoever is downloading it shows no sign of life; going on without waiting", shard)
+                return True
+            pause(POLL_SECONDS)
+
+    def _repaired(self, shard: Shard, place: Path, found: Sidecar) -> bool:
+        """Whether a file that looks different from what we knew has the right content all the same."""
+        there = _lstat(place)
+        if there is None:
+            if found.look is not None:
+                log.info("%s: %s is gone; fetching it again", shard, shown(place))
+            return False
+        if self._is_content(shard, place):
+            if not there.st_mode & stat.S_IRUSR:
+                place.chmod(0o444)
+                there = place.lstat()
+            found.seen(there).write(place, self._files)
+            return True
+        log.warning("%s: the cached file %s is damaged; fetching it again", shard, shown(place))
+        return False
+
+    def _is_content(self, shard: Shard, place: Path) -> bool:
+        try:
+            return is_hash(shard.etag) and hash_of(place, shard) == shard.etag
+        except OSError:
+            return False
+
+    # --- room
+
+    def _make_room(self, shard: Shard) -> None:
+        """Keep to the limit, as far as files in use let us."""
+        if self.limit is None:
+            return
+        if shard.size > self.limit:
+            raise NoSpace(
+                f"{shard} needs {shard.size:,} bytes, but the cache limit is {self.limit:,} bytes; raise "
+                f"HEADRACE_CACHE_BYTES to hold at least two shards"
+            )
+        sizes = self._sizes()
+        over = sum(sizes.values()) - self.limit
+        if over > 0 and over > (freed := self._free(over, sizes)):
+            log.warning(
+                "%s: the cache limit of %s bytes is exceeded by %s bytes, because all other shards are being read",
+                shard,
+                f"{self.limit:,}",
+                f"{over - freed:,}",
+            )
+
+    def _evict(self, needed: int) -> bool:
+        return self._free(needed, self._sizes()) > 0
+
+    def _free(self, needed: int, sizes: dict[Path, int]) -> int:
+        """Remove files that nobody uses, those unused for longest first, until so many bytes are free."""
+        freed = 0
+        for place in sorted(sizes, key=sidecar.last_use):
+            if freed >= needed:
+                break
+            if os.path.lexists(place) and self._remove(place):
+                freed += sizes[place]
+        return freed
+
+    def _sizes(self) -> dict[Path, int]:
+        """Bytes of each file of ours, and of those that somebody is fetching now."""
+        sizes = {}
+        for place, known in sidecar.walk(self._top):
+            there = _lstat(place)
+            if not known.ours:
+                continue
+            if there is not None:
+                sizes[place] = there.st_size
+            elif self._leases.in_use(self._key(place)):
+                sizes[place] = max(known.size, 0)
+        return sizes
+
+    def _remove(self, place: Path) -> bool:
+        """Remove a file of ours and its sidecar, unless somebody uses it."""
+
+        def unlink() -> None:
+            found = sidecar.read(place, self._files)
+            if found is not None and found.ours:
+                remove_quietly(place, self._files)
+                remove_quietly(sidecar.path_beside(place), self._files)
+
+        return self._leases.remove(self._key(place), unlink)
+
+    def _remove_stale(self, part: Path) -> None:
+        there = _lstat(part)
+        if there is not None and is_orphan(part, there.st_mtime):
+            remove_quietly(part, self._files)
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _no_name(shard: Shard) -> FetchError:
+    return FetchError(
+        f"{shard}: every name it could have in the cache is taken by something else; use another cache_dir"
+    )

@@ -1,0 +1,310 @@
+"""Shards come before they are asked for: one background thread per prefetcher fetches the next ones."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.catalog.shard import Shard
+from headrace.catalog.stop import Stop, Stopped, stopped_by
+from headrace.errors import FetchError, HeadraceError, SpecError, Stalled
+from headrace.fetch.cache import Cleanup, ShardCache
+from headrace.fetch.leases import Lease
+
+log = logging.getLogger(__name__)
+
+END_SECONDS = 2.0
+PATIENCE_SECONDS = 900.0
+"""A background download without any sign of life for so long is given up. Pauses that a server asks for are shorter."""
+TOUCH_SECONDS = 3600.0
+
+
+class ShardPrefetcher:
+    """Gives out shards as local files, and has the next ones fetched meanwhile.
+
+        with ShardPrefetcher(shards, "data") as prefetch:
+            for shard in shards:
+                path = prefetch.wait_for(shard)
+
+    Opening shard N starts the download of the `lookahead` shards after it and, with `auto_release`, lets go of all
+    others: under `cleanup="auto"` they are removed, so that the current and the next ones are what lies on disk. What
+    is held at `close` stays there for the next start.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        cache_root: str | Path,
+        *,
+        lookahead: int = 1,
+        cleanup: Cleanup = "auto",
+        limit: int | None = None,
+        auto_release: bool = True,
+        cache: ShardCache | None = None,
+    ) -> None:
+        if lookahead < 0:
+            raise SpecError(f"lookahead={lookahead}: it is the number of shards to fetch ahead, 0 or more")
+        self._shards = shards
+        self._lookahead = lookahead
+        self._auto_release = auto_release
+        self._cache = cache or ShardCache(Path(cache_root), cleanup=cleanup, limit=limit)
+        self._at = -1
+        self._desk = self._new_desk()
+
+    def start(self) -> None:
+        """Begin with the first shard."""
+        desk = self._here()
+        if len(self._shards) and self._at < 0:
+            desk.want(self._shards[0])
+
+    def wait_for(self, shard: Shard) -> Path:
+        """The shard as a local file. Blocks until it is there; raises what its download raised."""
+        desk = self._here()
+        number = self._number(shard)
+        ahead: list[Shard] = []
+        if number is not None:
+            self._at = number
+            ahead = [self._shards[n] for n in range(number + 1, min(number + 1 + self._lookahead, len(self._shards)))]
+        if self._auto_release:
+            desk.keep_only({shard, *ahead})
+        path = desk.get(shard)
+        for later in ahead:
+            desk.want(later)
+        return path
+
+    def poll(self, shard: Shard) -> Path | None:
+        """The shard as a local file if it is there already; it is held then as after `wait_for`."""
+        return self._here().poll(shard)
+
+    def want(self, shard: Shard) -> None:
+        """Fetch it in the background, after those wanted before."""
+        self._here().want(shard)
+
+    def release(self, shard: Shard, keep: bool = False) -> None:
+        """Let go of a shard, and stop fetching it. Unless `keep`, its file may be removed."""
+        self._here().release(shard, keep)
+
+    def close(self) -> None:
+        """End the thread and let go of all shards. The second time does nothing."""
+        self._desk.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _number(self, shard: Shard) -> int | None:
+        """The shard's number: the next, the same, or, after a jump, the first one from here on."""
+        count = len(self._shards)
+        for step in (1, 0, *range(2, count + 1)):
+            number: int = (self._at + step) % count if step > 1 else self._at + step
+            if 0 <= number < count and self._shards[number] == shard:
+                return number
+        return None
+
+    def _here(self) -> _Desk:
+        if self._desk.pid != os.getpid():
+            # Forked: thread, leases and whoever held the lock are the parent's.
+            self._desk = self._new_desk()
+        return self._desk
+
+    def _new_desk(self) -> _Desk:
+        desk = _Desk(self._cache)
+        weakref.finalize(self, desk.close)
+        return desk
+
+
+@dataclass(eq=False)
+class _Job:
+    """A download that is going on, in the background thread or in that of a user."""
+
+    shard: Shard
+    stop: Stop = field(default_factory=Stop)
+    error: BaseException | None = None
+    done: bool = False
+    keep: bool = True
+    """What becomes of the file if nobody wants it any more when it arrives."""
+
+
+class _Desk:
+    """What the thread and its users share. It does not know the prefetcher, so that a forgotten one can end it."""
+
+    def __init__(self, cache: ShardCache) -> None:
+        self.pid = os.getpid()
+        self._cache = cache
+        # Re-entrant, because garbage collection may call close() in the middle of any line here.
+        self._changed = threading.Condition(threading.RLock())
+        self._queue: dict[Shard, None] = {}
+        self._leases: dict[Shard, Lease] = {}
+        self._jobs: dict[Shard, _Job] = {}
+        self._thread: threading.Thread | None = None
+        self._end = Stop()
+
+    def want(self, shard: Shard) -> None:
+        with self._changed:
+            job = self._jobs.get(shard)
+            if self._end.is_set() or shard in self._leases or (job is not None and not job.stop.is_set()):
+                return
+            self._queue[shard] = None
+            if self._thread is None:
+                thread = threading.Thread(target=self.serve, name="headrace-prefetch", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    log.warning("no background thread (%s): shards are fetched when they are asked for", error)
+                    self._queue.clear()
+                    return
+                self._thread = thread
+            self._changed.notify_all()
+
+    def get(self, shard: Shard) -> Path:
+        while True:
+            with self._changed:
+                self._check_open(shard)
+                if shard in self._leases:
+                    return self._leases[shard].path
+                self._queue.pop(shard, None)
+                job = self._jobs.get(shard)
+                ours = job is None
+                if job is None:
+                    job = self._jobs[shard] = _Job(shard)
+            if ours:
+                # In the caller's own thread, because the background thread may be busy with another shard.
+                self._fetch(job)
+            else:
+                self._wait(job)
+            if job.error is not None and not isinstance(job.error, Stopped):
+                raise job.error
+            if ours and job.stop.is_set():
+                self._check_open(shard)
+                raise FetchError(f"{shard}: it was released while it was being fetched")
+
+    def poll(self, shard: Shard) -> Path | None:
+        with self._changed:
+            self._check_open(shard)
+            if shard in self._leases:
+                return self._leases[shard].path
+            if shard in self._jobs:
+                return None
+        lease = self._cache.find(shard)
+        if lease is None:
+            return None
+        with self._changed:
+            self._queue.pop(shard, None)
+            kept = self._leases.setdefault(shard, lease)
+        if kept is not lease:
+            lease.release(keep=True)
+        return kept.path
+
+    def release(self, shard: Shard, keep: bool) -> None:
+        with self._changed:
+            self._queue.pop(shard, None)
+            lease = self._leases.pop(shard, None)
+            job = self._jobs.get(shard)
+            if job is not None:
+                job.keep = keep
+                job.stop.set()
+        if lease is not None:
+            lease.release(keep)
+
+    def keep_only(self, wanted: set[Shard]) -> None:
+        with self._changed:
+            others = {shard for shard in (*self._leases, *self._queue, *self._jobs) if shard not in wanted}
+        for shard in others:
+            self.release(shard, keep=False)
+
+    def close(self) -> None:
+        if self.pid != os.getpid():
+            return
+        with self._changed:
+            self._end.set()
+            self._queue.clear()
+            for job in self._jobs.values():
+                job.stop.set()
+            leases, self._leases = self._leases, {}
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(END_SECONDS)
+        for lease in leases.values():
+            lease.release(keep=True)
+
+    def serve(self) -> None:
+        """What the thread does, until the end."""
+        while True:
+            with self._changed:
+                while not self._queue and not self._end.is_set():
+                    if not self._changed.wait(TOUCH_SECONDS):
+                        for lease in self._leases.values():
+                            lease.touch()
+                if self._end.is_set():
+                    return
+                shard = next(iter(self._queue))
+                del self._queue[shard]
+                job = self._jobs[shard] = _Job(shard)
+            self._fetch(job)
+            if job.error is not None and not isinstance(job.error, Stopped):
+                # Whoever asks for it later tries again, and is told then.
+                log.warning("%s: fetching it ahead failed: %s", shard, job.error)
+            if not self._queue:
+                self._sweep()
+
+    def _fetch(self, job: _Job) -> None:
+        """Get the lease, or the error, and tell everybody."""
+        lease = None
+        try:
+            lease = self._cache.acquire(job.shard, job.stop)
+        except BaseException as error:
+            if not isinstance(error, HeadraceError | Stopped):
+                error.add_note(f"while fetching {job.shard}")
+            job.error = error
+        with self._changed:
+            job.done = True
+            if self._jobs.get(job.shard) is job:
+                del self._jobs[job.shard]
+            wanted = lease is not None and not job.stop.is_set() and job.shard not in self._leases
+            if lease is not None and wanted:
+                self._leases[job.shard] = lease
+            self._changed.notify_all()
+        if lease is not None and not wanted:
+            lease.release(job.keep)
+
+    def _wait(self, job: _Job) -> None:
+        patience = PATIENCE_SECONDS + float(getattr(job.shard.origin, "stall_seconds", 0.0))
+        with self._changed:
+            while not job.done and not self._end.is_set():
+                self._changed.wait(1.0)
+                silent = time.monotonic() - job.stop.pulse
+                if silent > patience:
+                    raise Stalled(f"{job.shard}: its download has shown no sign of life for {silent:.0f} s")
+
+    def _check_open(self, shard: Shard) -> None:
+        if self._end.is_set():
+            raise FetchError(f"{shard}: it was asked of a prefetcher that is closed")
+
+    def _sweep(self) -> None:
+        """Once per process and cache: by now what dead processes left has been taken over, or is of no use."""
+        key = os.getpid(), self._cache.root
+        if key in _SWEPT:
+            return
+        _SWEPT.add(key)
+        try:
+            with stopped_by(self._end):
+                self._cache.sweep()
+        except Stopped:
+            pass
+        except OSError as error:
+            log.info("the cache folder could not be swept: %s", error)
+
+
+_SWEPT: set[tuple[int, Path]] = set()

@@ -1,0 +1,181 @@
+"""From a checkpoint to a place in a source. Nothing is changed before everything in it was found to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.catalog.index import Index
+from headrace.catalog.open import open_index
+from headrace.catalog.source import Source, one_source
+from headrace.errors import Changed, SpecError, StateError, shown
+from headrace.fetch.plan import Rules
+from headrace.fetch.pool import PoolSize
+from headrace.run import Run
+from headrace.stage import State
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What of a source is read: one pass of one lane."""
+
+    rules: Rules
+    size: PoolSize
+    lane: int = 0
+    lanes: int = 1
+    epoch: int = 0
+    columns: list[str] | None = None
+    counted: list[str] | None = None
+    """The columns whose bytes the pool counts: those of the first start, so that other columns do not move a row."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to go on: a pool's state, or so many rows from the start (which lie in `shard`, where that is known)."""
+
+    state: State | None = None
+    rows: int = 0
+    shard: str | None = None
+
+
+def restored(state: State, index: Index, reading: Reading, run: Run) -> tuple[Index, Reading, Place]:
+    """What a checkpoint asks for: the source at its revision, read by its rules, from its place."""
+    if not isinstance(state, dict):
+        raise StateError(f"a state is a dict, this is {type(state).__name__}; nothing was changed")
+    if "source" in state:
+        return _from_full(state, index, reading, run)
+    if "resume_state" in state:
+        return index, reading, _from_offsets(state["resume_state"], index, reading)
+    if "sample_index" in state:
+        return index, reading, Place(rows=_whole("sample_index", state["sample_index"]))
+    keys = ", ".join(shown(k) for k in list(state)[:8]) or "nothing"
+    raise StateError(f"the checkpoint has neither 'source' nor 'resume_state' nor 'sample_index' (it has {keys})")
+
+
+def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[Index, Reading, Place]:
+    if state.get("format") != FORMAT:
+        raise StateError(
+            f"the state has format {shown(state.get('format'))}, this version reads {FORMAT}; "
+            f"use the version of headrace that wrote it, or a newer one"
+        )
+    given = {
+        "spec": str(index.listing.source),
+        "seed": reading.rules.seed,
+        "shuffle": reading.rules.shuffle,
+        "lane": reading.lane,
+        "lanes": reading.lanes,
+    }
+    for name, value in given.items():
+        if state.get(name) != value:
+            raise StateError(f"{name}: the state was made with {shown(state.get(name))!r}, here it is {shown(value)!r}")
+    rules = replace(
+        reading.rules,
+        chunk_rows=_whole("chunk_rows", state.get("chunk_rows"), 1),
+        shard_window=_whole("shard_window", state.get("shard_window"), 1),
+        coordinate=_coordinate(state.get("coordinate")),
+    )
+    size = PoolSize(chunks=_whole("K", state.get("K"), 1), nbytes=_whole("pool_bytes", state.get("pool_bytes")))
+    epoch, counted = _whole("epoch", state.get("epoch")), state.get("counted")
+    if counted is not None and not (isinstance(counted, list) and all(isinstance(c, str) for c in counted)):
+        raise StateError(f"counted: a list of columns or null, not {shown(counted)!r}")
+    index = _at_revision(index, state.get("revision"), run)
+    found = replace(reading, rules=rules, size=size, epoch=epoch, counted=counted)
+    return index, found, Place(state=state["source"])
+
+
+def _coordinate(value: Any) -> Any:
+    if value not in ("rows", "windows"):
+        raise StateError(f"coordinate: 'rows' or 'windows', not {shown(value)!r}")
+    return value
+
+
+def _at_revision(index: Index, revision: Any, run: Run) -> Index:
+    """The source as it was when the state was made: a branch may have moved on, the run does not."""
+    listing = index.listing
+    if revision == listing.revision:
+        return index
+    if not isinstance(revision, str):
+        raise StateError(f"revision: the state has {shown(revision)!r}, not a revision")
+    if listing.source.revision is not None:
+        raise Changed(
+            f"revision: the state was made on {shown(revision)}, but {shown(listing.source.revision)} "
+            f"({listing.revision}) is asked for here; leave the revision out to go on with the state's"
+        )
+    if listing.source.kind == "hf" and (len(revision) != 40 or set(revision) - set("0123456789abcdef")):
+        raise StateError(f"revision: {shown(revision)!r} is not a commit")
+    return open_index(listing.source, run, revision)
+
+
+def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
+    spec = str(index.listing.source)
+    entries = value.get("datasets") if isinstance(value, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise StateError("resume_state.datasets: a list of entries with spec, shard and row_offset is expected")
+    entry = next((e for e in entries if _same_spec(e.get("spec"), index.listing.source)), None)
+    if entry is None:
+        there = ", ".join(shown(e.get("spec")) for e in entries) or "nothing"
+        raise StateError(f"resume_state.datasets has no entry for {spec}; it has {there}")
+    if reading.rules.shuffle:
+        raise StateError(
+            "resume_state alone cannot place a shuffled source: the checkpoint lacks 'source' (which chunks are half "
+            "read); resume from the whole state_dict(), or go on with shuffle=False"
+        )
+    if reading.lanes > 1:
+        lanes = entry.get("per_lane")
+        found = (
+            [e for e in lanes if isinstance(e, dict) and e.get("lane") == reading.lane]
+            if isinstance(lanes, list)
+            else []
+        )
+        if len(found) != 1:
+            raise StateError(
+                f"resume_state: per_lane has {len(found)} entries for lane {reading.lane} of {reading.lanes}"
+            )
+        entry = found[0]
+    shard = entry.get("shard")
+    return Place(rows=_whole("row_offset", entry.get("row_offset")), shard=shard if isinstance(shard, str) else None)
+
+
+def _same_spec(given: Any, source: Source) -> bool:
+    """Whether a checkpoint's spec means this source; defaults may be left out."""
+    try:
+        return isinstance(given, str) and (given == str(source) or str(Source.parse(given)) == str(source))
+    except SpecError:
+        return False
+
+
+def _whole(name: str, value: Any, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise StateError(
+            f"{name}: a whole number from {least} on is expected, not {shown(value)!r}; nothing was changed"
+        )
+    return value
+
+
+def resolve_resume_plan(
+    spec: str | Source, row_offset: int, *, cache_dir: str | None = None
+) -> tuple[list[str], int, str]:
+    """Where row `row_offset` of a source lies: (this shard and the later ones, row inside the shard, shard label).
+
+    At the very end of the source: ([], 0, "").
+    """
+    index = open_index(one_source(spec), Run.here(cache_dir=cache_dir))
+    rows = _whole("row_offset", row_offset)
+    return _locate(index, rows)
+
+
+def _locate(index: Index, row_offset: int) -> tuple[list[str], int, str]:
+    listing, before = index.listing, 0
+    for number in range(index.num_shards):
+        # One footer after the other: a large source need not be read to its end.
+        here = index.shard_count(number)
+        if row_offset < before + here:
+            paths: Sequence[str] = listing.paths
+            return [paths[i] for i in range(number, len(paths))], row_offset - before, listing.label(number)
+        before += here
+    if row_offset == before:
+        return [], 0, ""
+    raise StateError(f"row_offset {row_offset} is beyond the {before} rows of {listing.source}; did the data change?")

@@ -1,0 +1,194 @@
+"""The rows of a source as a stage: drawn by the pool, read from shards, resumed at any row by seeking."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from headrace.address import Row
+from headrace.catalog.index import Counts, Index
+from headrace.errors import Changed, HeadraceError, StateError, shown
+from headrace.fetch.pool import Pool, Slot
+from headrace.fetch.resume import FORMAT, Place, Reading, restored
+from headrace.fetch.shelf import OpenChunk, Shelf
+from headrace.run import Run
+from headrace.stage import Stage, State
+
+log = logging.getLogger("headrace")
+
+BLOCK_ROWS = 1024
+
+
+class Rows(Stage[Row]):
+    """One pass over a lane's share of a source."""
+
+    def __init__(self, index: Index, run: Run, reading: Reading) -> None:
+        self.run = run
+        self._saved: set[int] = set()
+        self._closed = False
+        self._start(index, reading)
+        self._begin()
+
+    def _start(self, index: Index, reading: Reading) -> None:
+        self.index, self.reading = index, reading
+        counts = Counts(index, reading.counted)
+        self._pool = Pool(
+            counts, reading.rules, reading.size, reading.lane, reading.lanes, reading.epoch, reading.epoch + 1
+        )
+        self._shelf = Shelf(index, self.run, reading.columns)
+
+    def _begin(self) -> None:
+        """Go on from where the pool is, with nothing drawn ahead."""
+        self._mark = self._pool.mark()
+        self._block: list[Row] = []
+        self._given = 0
+        self._open: dict[Slot, OpenChunk] = {}
+        self._shelf.plan(self._pool.shards_to_come(), cold=self.reading.size.chunks)
+
+    # --- items
+
+    def __next__(self) -> Row:
+        if self._given == len(self._block) and not self._draw():
+            raise StopIteration
+        row = self._block[self._given]
+        self._given += 1
+        return row
+
+    def _draw(self) -> bool:
+        """The next block of rows. Where reading fails nothing has moved: the next call tries the same rows again."""
+        if self._closed:
+            raise HeadraceError(f"{self.index.listing.source}: these rows were closed")
+        mark = self._pool.mark()
+        done = self._pool.draw(BLOCK_ROWS)
+        if done is None:
+            self._shelf.keep_only(set(), self._saved)
+            return False
+        try:
+            self._shelf.want(slot.chunk.shard for slot in done.slots)
+            parts = [
+                self._rows(slot, first, count, done.epoch)
+                for slot, first, count in zip(done.slots, done.firsts, done.counts, strict=True)
+            ]
+        except BaseException:
+            self._pool.go_to(mark)
+            raise
+        if done.picks is None:
+            self._block = parts[0]
+        else:
+            rows = [iter(part) for part in parts]
+            self._block = [next(rows[i]) for i in done.picks]
+        self._mark, self._given = mark, 0
+        if len(self._pool.slots) < len(done.slots):
+            self._tidy()
+        return True
+
+    def _rows(self, slot: Slot, first: int, count: int, epoch: int) -> list[Row]:
+        if not count:
+            return []
+        found = self._open.get(slot)
+        if found is None:
+            order = self._pool.order.rows_of(slot.chunk)
+            found = self._open[slot] = self._shelf.open(slot.chunk, order, epoch, self.reading.rules.shuffle)
+        return found.rows(first, count)
+
+    def _tidy(self) -> None:
+        """Let go of the chunks that are used up, and of the shards behind us."""
+        live = set(self._pool.slots)
+        for slot in [s for s in self._open if s not in live]:
+            del self._open[slot]
+        self._shelf.keep_only(self._pool.shards_in_use(), self._saved)
+
+    # --- state
+
+    def state_dict(self) -> State:
+        pool, here = self._pool, self._pool.mark()
+        if self._given < len(self._block):
+            pool.go_to(self._mark)
+            pool.skip(self._given)
+        try:
+            self._saved = pool.shards_in_use()
+            return self._state(pool)
+        finally:
+            pool.go_to(here)
+
+    def _state(self, pool: Pool) -> State:
+        r, listing = self.reading, self.index.listing
+        return {
+            "format": FORMAT,
+            "spec": str(listing.source),
+            "revision": listing.revision,
+            "seed": r.rules.seed,
+            "shuffle": r.rules.shuffle,
+            "chunk_rows": r.rules.chunk_rows,
+            "shard_window": r.rules.shard_window,
+            "coordinate": r.rules.coordinate,
+            "counted": r.counted,
+            "K": r.size.chunks,
+            "pool_bytes": r.size.nbytes,
+            "lane": r.lane,
+            "lanes": r.lanes,
+            "epoch": r.epoch,
+            "source": pool.state_dict(),
+            "resume_state": {"datasets": [self._entry(pool)]},
+        }
+
+    def _entry(self, pool: Pool) -> dict[str, Any]:
+        """The row offset, for people; exact by itself where there is no shuffle."""
+        shard, offset = self._next_row(pool)
+        entry: dict[str, Any] = {"spec": str(self.index.listing.source), "shard": shard, "row_offset": pool.draws}
+        if self.reading.lanes > 1:
+            lane = {"lane": self.reading.lane, "shard": shard, "row_offset": pool.draws, "offset": offset}
+            entry["per_lane"] = [lane]
+        return entry
+
+    def _next_row(self, pool: Pool) -> tuple[str, int]:
+        """(shard, row in it) of the next row; shuffled: of the oldest chunk in the pool. At the end: after the last."""
+        place = pool.next_place()
+        if place is None:
+            return self._after_last(pool)
+        chunk, position = place
+        row = chunk.first + int(pool.order.rows_of(chunk)[position - chunk.start])
+        return self.index.listing.label(chunk.shard), row
+
+    def _after_last(self, pool: Pool) -> tuple[str, int]:
+        if not pool.ranges or not self.index.num_shards:
+            return "", 0
+        shard = int(pool.order.window_shards(pool.ranges[-1][0], pool.ranges[-1][1])[-1])
+        return self.index.listing.label(shard), int(pool.counts.groups(shard)[0].sum())
+
+    def load_state_dict(self, state: State) -> None:
+        index, reading, place = restored(state, self.index, self.reading, self.run)
+        before = self._shelf, self.index, self.reading, self._pool
+        self._start(index, reading)
+        try:
+            self._go_to(place)
+        except BaseException:
+            self._shelf, self.index, self.reading, self._pool = before
+            raise
+        before[0].close()
+        self._closed = False
+        self._begin()
+        shard, offset = self._next_row(self._pool)
+        spec = shown(index.listing.source, 1000)
+        log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, self._pool.draws, shard, offset)
+
+    def _go_to(self, place: Place) -> None:
+        if place.state is not None:
+            self._pool.load_state_dict(place.state)
+            return
+        spec, rows = self.index.listing.source, place.rows
+        missing = self._pool.skip(rows)
+        if missing:
+            raise StateError(f"the checkpoint has seen {rows} rows of {spec}, but there are only {rows - missing}")
+        shard = self._next_row(self._pool)[0]
+        if place.shard is not None and self._pool.next_place() is not None and shard != place.shard:
+            raise Changed(
+                f"{spec}: row {rows} lies in {shown(shard)}, the checkpoint says {shown(place.shard)}; "
+                f"the files changed since it was written"
+            )
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._open.clear()
+            self._shelf.close()

@@ -1,0 +1,226 @@
+"""Chunks to rows: shards are fetched, opened and let go here, as the pool needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from headrace.address import Address, Row
+from headrace.catalog.footer import GroupRows
+from headrace.catalog.index import Index
+from headrace.catalog.lines import LineIndex
+from headrace.catalog.shard import Shard
+from headrace.catalog.text import open_shard
+from headrace.errors import DataError, shown
+from headrace.fetch.cache import ShardCache
+from headrace.fetch.lines import LineReader
+from headrace.fetch.parquet import ParquetReader
+from headrace.fetch.plan import Chunk
+from headrace.fetch.prefetch import ShardPrefetcher
+from headrace.fetch.values import to_python
+from headrace.run import Run
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+SEGMENT_ROWS = 256
+SEGMENT_BYTES = 4 << 20
+"""Rows become Python objects in runs of so many at most; the rest of a chunk stays Arrow data."""
+RANGE_SHARE = 4
+"""A row group is read by range, while its shard downloads, if it is no more than 1/4 of the shard."""
+
+_new = tuple.__new__
+
+
+class OpenChunk:
+    """A chunk that was read. `rows` gives its rows in the order of the plan."""
+
+    def __init__(self, chunk: Chunk, data: Any, order: I64, prefix: tuple[str, int, str], shuffled: bool) -> None:
+        self.chunk, self._data, self._order, self._prefix = chunk, data, order, prefix
+        self._shuffled = shuffled
+        nbytes = max(chunk.nbytes, 1)
+        self._step = max(1, min(SEGMENT_ROWS, chunk.rows * SEGMENT_BYTES // nbytes))
+        self._ready: list[Row] = []
+        self._first = 0
+
+    def rows(self, first: int, count: int) -> list[Row]:
+        """Rows [first, first + count) of the order. Asked for once, from the front on."""
+        stop = first + count
+        if self._first + len(self._ready) < stop:
+            start = max(first, self._first + len(self._ready))
+            kept = self._ready[first - self._first :] if first < start else []
+            self._ready, self._first = kept + self._made(start, max(stop, start + self._step)), first
+        return self._ready[first - self._first : stop - self._first]
+
+    def _made(self, start: int, stop: int) -> list[Row]:
+        order = self._order[start:stop]
+        numbers = (order + self.chunk.first).tolist()
+        source, epoch, shard = self._prefix
+        addresses = [_new(Address, (source, epoch, shard, number)) for number in numbers]
+        if isinstance(self._data, list):
+            return [_new(Row, (a, self._data[i])) for a, i in zip(addresses, order.tolist(), strict=True)]
+        batch = self._data.take(_arrow(order)) if self._shuffled else self._data.slice(start, len(order))
+        names = batch.schema.names
+        columns = [_values(batch.column(i), names[i], addresses) for i in range(len(names))]
+        if not columns:
+            return [_new(Row, (a, {})) for a in addresses]
+        return [
+            _new(Row, (a, dict(zip(names, values, strict=True))))
+            for a, values in zip(addresses, zip(*columns, strict=True), strict=True)
+        ]
+
+
+def _arrow(order: I64) -> Any:
+    import pyarrow as pa
+
+    return pa.array(order)
+
+
+def _values(column: Any, name: str, addresses: Sequence[Address]) -> list[Any]:
+    import pyarrow as pa
+
+    try:
+        return to_python(column)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        for i, address in enumerate(addresses):
+            try:
+                to_python(column.slice(i, 1))
+            except (pa.ArrowException, ValueError, OverflowError) as cause:
+                raise DataError(
+                    f"{address}, column {shown(name)!r}: its value cannot be read: {shown(cause)}"
+                ) from cause
+        raise DataError(f"{addresses[0]} and after, column {shown(name)!r}: {shown(error)}") from error
+
+
+class Shelf:
+    """The shards a reader has open. What is not needed any more is closed and let go."""
+
+    def __init__(self, index: Index, run: Run, columns: list[str] | None) -> None:
+        self.index, self.run, self.columns = index, run, columns
+        self._cache = ShardCache(run.cache_dir, cleanup=run.cleanup, limit=run.cache_bytes)
+        self._prefetch: ShardPrefetcher | None = None
+        self._readers: dict[int, ParquetReader | LineReader] = {}
+        self._held: set[int] = set()
+        self._by_range: dict[int, ParquetReader] = {}
+        self._cold = 0
+
+    def plan(self, numbers: I64, cold: int) -> None:
+        """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
+        self._leave_prefetcher()
+        if self.index.listing.origin.folder is not None:
+            shards = _Shards(self.index, numbers)
+            self._prefetch = ShardPrefetcher(shards, self.run.cache_dir, auto_release=False, cache=self._cache)
+        self._cold = cold
+
+    def want(self, numbers: Iterable[int]) -> None:
+        """Have these shards fetched in the background."""
+        if self._prefetch is not None:
+            for number in numbers:
+                if number not in self._held:
+                    self._held.add(number)
+                    self._prefetch.want(self.index.listing.shard(number))
+
+    def open(self, chunk: Chunk, order: I64, epoch: int, shuffled: bool) -> OpenChunk:
+        listing = self.index.listing
+        prefix = (str(listing.source), epoch, listing.label(chunk.shard))
+        return OpenChunk(chunk, self._read(chunk), order, prefix, shuffled)
+
+    def keep_only(self, needed: set[int], saved: set[int]) -> None:
+        """Close what is not needed; let go of what is neither needed nor part of the state that was saved last."""
+        for number in [n for n in self._readers if n not in needed]:
+            self._readers.pop(number).close()
+        for number in [n for n in self._by_range if n not in needed]:
+            self._by_range.pop(number).close()
+        for number in [n for n in self._held if n not in needed and n not in saved]:
+            self._held.discard(number)
+            if self._prefetch is not None:
+                self._prefetch.release(self.index.listing.shard(number))
+
+    def close(self) -> None:
+        self.keep_only(set(), self._held.copy())
+        self._leave_prefetcher()
+        self._held.clear()
+
+    def _leave_prefetcher(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.close()
+            self._prefetch = None
+
+    def _read(self, chunk: Chunk) -> Any:
+        self.index.check_columns(chunk.shard, self.columns)
+        if chunk.shard not in self._readers and self._pays_by_range(chunk):
+            return self._range_reader(chunk.shard).read(chunk)
+        if chunk.shard not in self._readers:
+            reader = self._by_range.pop(chunk.shard, None)
+            if reader is not None:
+                reader.close()
+            self._readers[chunk.shard] = self._new_reader(chunk.shard)
+        reader_ = self._readers[chunk.shard]
+        if isinstance(reader_, ParquetReader):
+            return reader_.read(chunk)
+        return _line_batch(reader_.read(chunk.first, chunk.first + chunk.rows), self.columns)
+
+    def _pays_by_range(self, chunk: Chunk) -> bool:
+        """Whether to read this chunk where it lies: the first rows should not wait for a whole shard."""
+        if self._prefetch is None or self._cold <= 0:
+            return False
+        shard = self.index.listing.shard(chunk.shard)
+        found = self.index.shard(chunk.shard)
+        if not isinstance(found, GroupRows) or int(found.kib[chunk.group]) * RANGE_SHARE > int(found.kib.sum()):
+            return False
+        if self.run.offline or self._prefetch.poll(shard) is not None:
+            return False
+        self._cold -= 1
+        return True
+
+    def _range_reader(self, number: int) -> ParquetReader:
+        if number not in self._by_range:
+            self._by_range[number] = ParquetReader(self.index.listing.shard(number), None, self.columns)
+        return self._by_range[number]
+
+    def _new_reader(self, number: int) -> ParquetReader | LineReader:
+        shard, found = self.index.listing.shard(number), self.index.shard(number)
+        if isinstance(found, LineIndex):
+            source = self.index.listing.source
+            text = open_shard(shard, self.run.cache_dir)
+            return LineReader(
+                text, found, kind=found.kind, column=source.column, label=self.index.listing.label(number)
+            )
+        path = Path(shard.path) if self._prefetch is None else self._prefetch.wait_for(shard)
+        return ParquetReader(shard, path, self.columns)
+
+
+class _Shards(Sequence[Shard]):
+    """Shards by their numbers, made when asked for: there may be a hundred thousand."""
+
+    def __init__(self, index: Index, numbers: I64) -> None:
+        self._index, self._numbers = index, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, i: int) -> Shard: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Shard]: ...
+    def __getitem__(self, i: int | slice) -> Shard | Sequence[Shard]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        return self._index.listing.shard(int(self._numbers[i]))
+
+    def __iter__(self) -> Iterator[Shard]:
+        return (self[i] for i in range(len(self)))
+
+
+def _line_batch(rows: Any, columns: list[str] | None) -> Any:
+    if not isinstance(rows, list):
+        batches = rows.combine_chunks().to_batches()
+        return batches[0] if columns is None else batches[0].select(columns)
+    if columns is None:
+        return rows
+    return [_projected(row, columns) for row in rows]
+
+
+def _projected(row: dict[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+    return {name: row.get(name) for name in columns}

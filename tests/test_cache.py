@@ -1,0 +1,681 @@
+"""The shard cache: one copy for all processes, always right, never removed under a reader, never beyond its limit."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fetching import finish, leftovers, noise, shard_on, shards_on, start
+
+from headrace.catalog import retry
+from headrace.catalog.retry import Retry
+from headrace.catalog.shard import Origin, Shard
+from headrace.catalog.stop import Stop, Stopped
+from headrace.errors import Integrity, NoSpace, NotAllowed, SpecError, Unreachable
+from headrace.fetch import sidecar
+from headrace.fetch.cache import ShardCache
+from headrace.files import host_tag
+from headrace.testing.hub import Drip, Flip, LocalHub, StallAfter, Status
+
+BODY = noise(200_000)
+N = len(BODY)
+FILE = "*/resolve/*"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
+    monkeypatch.setattr(retry, "_HOLDS", {})
+
+
+@pytest.fixture
+def hub() -> Iterator[LocalHub]:
+    with LocalHub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ShardCache:
+    return ShardCache(tmp_path)
+
+
+def shards_in(root: Path) -> list[str]:
+    """The shard files there are, by name."""
+    files = (path for path in (root / "hf_shards").rglob("*") if path.is_file() and path.parent.name != ".leases")
+    return sorted(path.name for path in files if not path.name.startswith("."))
+
+
+def files_in(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def wait_until(what: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class TestPlaces:
+    def test_a_shard_lies_under_repo_split_and_path_with_its_sidecar(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        with cache.acquire(shard) as lease:
+            assert lease.path == cache.root / "hf_shards/me/rows/train/data/a.parquet" == cache.path_of(shard)
+            assert lease.path.read_bytes() == BODY
+            known = json.loads(sidecar.path_beside(lease.path).read_text())
+            assert (known["etag"], known["size"], known["origin"]) == (shard.etag, N, shard.origin.name)
+            assert (cache.root / "hf_shards").stat().st_mode & 0o777 == 0o700
+
+    def test_the_same_content_at_another_commit_is_the_same_file(self, hub: LocalHub, cache: ShardCache) -> None:
+        first = cache.acquire(shard_on(hub, BODY))
+        hub.push("me/rows", {"other": b"x"})
+        second = cache.acquire(shard_on(hub, BODY))
+        assert first.path == second.path
+        assert len(hub.requests) == 1
+
+    def test_another_content_under_the_same_name_lies_beside_it(self, hub: LocalHub, cache: ShardCache) -> None:
+        old, new = shard_on(hub, BODY), shard_on(hub, noise(500))
+        first, second = cache.acquire(old), cache.acquire(new)
+        assert first.path.read_bytes() == BODY
+        assert second.path.read_bytes() == noise(500)
+        assert second.path.parent.name == f".rev-{getattr(new.origin, 'commit')[:8]}"  # noqa: B009
+        assert cache.path_of(new) == second.path
+        first.release()
+        assert cache.acquire(new).path == second.path
+
+    def test_repos_whose_paths_collide_do_not_share_a_file(self, hub: LocalHub, cache: ShardCache) -> None:
+        one = shard_on(hub, noise(10), "c/d.parquet", "a/b", split="s")
+        two = shard_on(hub, noise(20), "d.parquet", "a/b", split="s/c")
+        assert cache.acquire(one).path.read_bytes() == noise(10)
+        assert cache.acquire(two).path.read_bytes() == noise(20)
+
+    def test_a_file_where_a_folder_should_be_is_no_obstacle(self, hub: LocalHub, cache: ShardCache) -> None:
+        first = cache.acquire(shard_on(hub, noise(10), "x"))
+        second = cache.acquire(shard_on(hub, noise(20), "x/y"))
+        assert (first.path.read_bytes(), second.path.read_bytes()) == (noise(10), noise(20))
+
+    @pytest.mark.parametrize(
+        "path",
+        ["/etc/passwd", "../x", "a/../../x", "a\\b", "a\0b", "a//b", ".", "x" * 300, "a\x1bb", "a/.x.part", ".rev-1/x"],
+    )
+    def test_a_name_that_leads_out_or_is_ours_is_refused(self, hub: LocalHub, cache: ShardCache, path: str) -> None:
+        shard = Shard(path, 1, "", shard_on(hub, BODY).origin)
+        with pytest.raises(NotAllowed, match="refused"):
+            cache.acquire(shard)
+        assert files_in(cache.root) == []
+
+    @pytest.mark.parametrize("name", ["x" * 255, "語" * 85, "CON", "a b", "-rf"])
+    def test_a_long_or_odd_name_is_a_name(self, hub: LocalHub, cache: ShardCache, name: str) -> None:
+        with cache.acquire(shard_on(hub, BODY, name)) as lease:
+            assert lease.path.read_bytes() == BODY
+        assert files_in(cache.root) == []
+
+    def test_a_folder_that_others_can_write_to_is_refused(self, hub: LocalHub, cache: ShardCache) -> None:
+        (cache.root / "hf_shards").mkdir()
+        (cache.root / "hf_shards").chmod(0o777)
+        with pytest.raises(NotAllowed, match="chmod 0700"):
+            cache.acquire(shard_on(hub, BODY))
+
+    def test_a_link_out_of_the_cache_is_not_followed(self, hub: LocalHub, tmp_path: Path) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        cache = ShardCache(tmp_path / "root")
+        (tmp_path / "root/hf_shards").mkdir(parents=True, mode=0o700)
+        (tmp_path / "root/hf_shards/me").symlink_to(outside)
+        with pytest.raises(NotAllowed, match="is a link"):
+            cache.acquire(shard_on(hub, BODY))
+        assert list(outside.iterdir()) == []
+
+    def test_a_planted_link_as_lock_or_sidecar_harms_no_victim(self, hub: LocalHub, tmp_path: Path) -> None:
+        victim = tmp_path / "victim"
+        victim.write_text("precious")
+        cache, shard = ShardCache(tmp_path / "root"), shard_on(hub, BODY)
+        place = cache.path_of(shard)
+        cache._prepare(place)
+        (cache._leases.folder / f"{cache._key(place)}.lock").symlink_to(victim)
+        sidecar.path_beside(place).symlink_to(victim)
+        with cache.acquire(shard) as lease:
+            assert lease.path.read_bytes() == BODY
+        assert victim.read_text() == "precious"
+
+    def test_an_origin_without_a_folder_is_refused(self, cache: ShardCache) -> None:
+        class Nowhere(Origin):
+            name, folder = "nowhere", None
+
+            def read(self, shard: Shard, start: int, stop: int) -> bytes:
+                raise NotImplementedError
+
+            def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
+                raise NotImplementedError
+
+        with pytest.raises(SpecError, match="no folder"):
+            cache.acquire(Shard("a", 1, "", Nowhere()))
+
+    def test_a_file_of_the_user_is_given_as_it_is_and_never_removed(self, cache: ShardCache, tmp_path: Path) -> None:
+        class Local(Origin):
+            name, folder = "", None
+
+            def read(self, shard: Shard, start: int, stop: int) -> bytes:
+                raise NotImplementedError
+
+            def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
+                raise NotImplementedError
+
+            def local_path(self, shard: Shard) -> Path:
+                return Path(shard.path)
+
+        mine = tmp_path / "mine.parquet"
+        mine.write_bytes(BODY)
+        shard = Shard(str(mine), N, "", Local())
+        for lease in (cache.acquire(shard), cache.find(shard)):
+            assert lease is not None
+            assert lease.path == mine == cache.path_of(shard)
+            lease.release()
+        assert mine.read_bytes() == BODY
+        assert files_in(tmp_path) == ["mine.parquet"]
+
+
+class TestLeases:
+    def test_a_shard_goes_when_its_last_lease_goes(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        first, second = cache.acquire(shard), cache.acquire(shard)
+        first.release()
+        first.release()
+        assert first.path.exists()
+        second.release()
+        assert files_in(cache.root) == []
+
+    def test_a_kept_shard_stays_and_is_used_again_without_a_request(self, hub: LocalHub, tmp_path: Path) -> None:
+        shard = shard_on(hub, BODY)
+        ShardCache(tmp_path).acquire(shard).release(keep=True)
+        ShardCache(tmp_path, cleanup="keep").acquire(shard).release()
+        assert len(hub.requests) == 1
+        assert shards_in(tmp_path) == ["a.parquet"]
+
+    def test_a_lease_of_a_dead_process_holds_nothing(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        code = "lease = ShardCache(root).acquire(shards[0])\nos.kill(os.getpid(), signal.SIGKILL)"
+        process = start(code, cache.root, [shard])
+        process.communicate()
+        assert len(leftovers(cache.root)) == 1
+        cache.acquire(shard).release()
+        assert files_in(cache.root) == []
+        assert len(hub.requests) == 1
+
+    def test_a_lease_of_another_machine_holds_for_a_day(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        lease = cache.acquire(shard)
+        assert lease.file is not None
+        other = lease.file.with_name(lease.file.name.replace(host_tag(), "0" * 10))
+        other.touch()
+        lease.release()
+        assert lease.path.exists()
+        os.utime(other, (1, 1))
+        cache.acquire(shard).release()
+        assert files_in(cache.root) == []
+
+    def test_a_forgotten_lease_ends(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        cache.acquire(shard)
+        gc.collect()
+        assert leftovers(cache.root) == []
+
+    def test_a_forked_child_cannot_end_its_parents_lease(self, hub: LocalHub, cache: ShardCache) -> None:
+        code = """
+lease = ShardCache(root).acquire(shards[0])
+if (pid := os.fork()) == 0:
+    lease.release()
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0 and lease.path.exists() and lease.file.exists()
+"""
+        finish(start(code, cache.root, [shard_on(hub, BODY)]))
+
+    def test_a_remover_and_a_reader_never_miss_each_other(self, hub: LocalHub, cache: ShardCache) -> None:
+        """Two processes take, read and release the same shard as fast as they can: nobody finds it gone."""
+        shard = shard_on(hub, noise(100))
+        code = """
+cache = ShardCache(root)
+for _ in range(60):
+    with cache.acquire(shards[0]) as lease:
+        assert len(lease.path.read_bytes()) == 100
+"""
+        for process in [start(code, cache.root, [shard]) for _ in range(2)]:
+            finish(process)
+        assert files_in(cache.root) == []
+
+    def test_a_removal_waits_for_nobody_and_a_reader_waits_for_a_removal(
+        self, hub: LocalHub, cache: ShardCache
+    ) -> None:
+        shard = shard_on(hub, BODY)
+        cache.acquire(shard).release(keep=True)
+        key = cache._key(cache.path_of(shard))
+        claim = cache._leases.claim(key)
+        mark = claim.rename(claim.with_name(f"{claim.name}.rm"))
+        assert cache.find(shard) is None
+        threading.Timer(0.3, mark.unlink).start()
+        began = time.monotonic()
+        assert cache.acquire(shard).path.exists()
+        assert time.monotonic() - began > 0.2
+
+
+class TestRot:
+    @pytest.mark.parametrize("rot", ["truncate", "edit", "quiet edit", "delete", "folder", "chmod", "link", "empty"])
+    def test_a_damaged_file_is_fetched_again(
+        self, hub: LocalHub, cache: ShardCache, rot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shard = shard_on(hub, BODY)
+        lease = cache.acquire(shard)
+        path = lease.path
+        lease.release(keep=True)
+        damage(path, rot, tmp_path)
+        again = cache.acquire(shard)
+        assert again.path.read_bytes() == BODY
+        assert again.path.stat().st_mode & 0o777 == 0o444
+        assert len(hub.requests) == (1 if rot == "chmod" else 2)
+        if rot in ("truncate", "edit", "quiet edit", "empty"):
+            assert str(path) in caplog.text
+        cache.acquire(shard)
+        assert len(hub.requests) == (1 if rot == "chmod" else 2)
+
+    def test_a_touched_file_is_hashed_once_and_not_fetched(
+        self, hub: LocalHub, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shard = shard_on(hub, BODY)
+        path = cache.acquire(shard).path
+        cache.acquire(shard).release(keep=True)
+        os.utime(path)
+        hashed: list[Path] = []
+
+        def hash_of(path: Path, shard: Shard) -> str:
+            hashed.append(path)
+            return shard.etag
+
+        monkeypatch.setattr("headrace.fetch.cache.hash_of", hash_of)
+        cache.acquire(shard)
+        cache.acquire(shard)
+        assert hashed == [path]
+        assert len(hub.requests) == 1
+
+    def test_a_lost_or_torn_sidecar_costs_a_hash_not_a_download(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        for content in (None, b"", b"{", b"[]", b'{"file": 5}', b"\xff"):
+            lease = cache.acquire(shard)
+            lease.release(keep=True)
+            beside = sidecar.path_beside(lease.path)
+            beside.unlink()
+            if content is not None:
+                beside.write_bytes(content)
+        assert cache.acquire(shard).path == lease.path
+        assert len(hub.requests) == 1
+
+    def test_a_file_that_is_not_ours_is_used_if_right_and_left_alone_in_any_case(
+        self, hub: LocalHub, cache: ShardCache
+    ) -> None:
+        right, wrong = shards_on(hub, {"right.parquet": BODY, "wrong.parquet": BODY})
+        for shard, content in ((right, BODY), (wrong, b"mine")):
+            place = cache.path_of(shard)
+            cache._prepare(place)
+            place.write_bytes(content)
+            with cache.acquire(shard) as lease:
+                assert lease.path.read_bytes() == BODY
+                assert (lease.path == place) == (shard is right)
+            assert place.read_bytes() == content
+        assert len(hub.requests) == 1
+
+    def test_offline_a_right_file_is_enough_and_a_wrong_one_an_error(self, hub: LocalHub, cache: ShardCache) -> None:
+        lease = cache.acquire(shard_on(hub, BODY))
+        offline = shard_on(hub, BODY, offline=True)
+        hub.clear_log()
+        assert cache.acquire(offline).path == lease.path
+        found = cache.find(offline)
+        assert found is not None
+        damage(lease.path, "truncate", cache.root)
+        with pytest.raises(Unreachable, match="HF_HUB_OFFLINE"):
+            cache.acquire(offline)
+        assert hub.requests == []
+
+    def test_bytes_that_never_come_right_are_never_seen_by_others(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, Flip(5))
+        with pytest.raises(Integrity):
+            cache.acquire(shard)
+        assert cache.find(shard) is None
+        assert files_in(cache.root) == []
+
+    def test_find_neither_fetches_nor_takes_a_name(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        assert cache.find(shard) is None
+        assert files_in(cache.root) == []
+        cache.acquire(shard).release(keep=True)
+        lease = cache.find(shard)
+        assert lease is not None
+        assert len(hub.requests) == 1
+
+
+def damage(path: Path, rot: str, scratch: Path) -> None:
+    if rot == "chmod":
+        path.chmod(0o000)
+        return
+    before = path.stat()
+    path.chmod(0o644)
+    if rot == "truncate":
+        os.truncate(path, N // 2)
+    elif rot == "empty":
+        os.truncate(path, 0)
+    elif rot in ("edit", "quiet edit"):
+        with path.open("r+b") as file:
+            file.write(bytes([BODY[0] ^ 1]))
+        if rot == "quiet edit":
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        path.unlink()
+        if rot == "folder":
+            path.mkdir()
+        elif rot == "link":
+            (scratch / "elsewhere").write_bytes(BODY)
+            path.symlink_to(scratch / "elsewhere")
+
+
+class TestManyProcesses:
+    CODE = "lease = ShardCache(root).acquire(shards[0])\nassert lease.path.stat().st_size == shards[0].size\n"
+    HOLD = CODE + "print('ready', flush=True); sys.stdin.read()"
+
+    def test_several_processes_at_once_make_one_request(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, Drip(N / 0.7))
+        code = self.CODE + "time.sleep(1.5)"
+        for process in [start(code, cache.root, [shard]) for _ in range(4)]:
+            finish(process)
+        assert len(hub.requests) == 1
+        assert leftovers(cache.root) == []
+
+    @pytest.mark.parametrize("lock", ["lambda *a: None", "fail(errno.ENOSYS)", "fail(errno.EACCES)", "fail(errno.EIO)"])
+    def test_without_working_locks_all_is_right_but_for_the_bandwidth(
+        self, hub: LocalHub, cache: ShardCache, lock: str
+    ) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, Drip(N / 0.4))
+        code = f"""
+import fcntl, errno
+def fail(code):
+    def call(*args):
+        raise OSError(code, "no locks here")
+    return call
+fcntl.flock = {lock}
+lease = ShardCache(root).acquire(shards[0])
+import hashlib
+assert hashlib.sha256(lease.path.read_bytes()).hexdigest() == shards[0].etag
+time.sleep(1)
+"""
+        for process in [start(code, cache.root, [shard]) for _ in range(3)]:
+            finish(process)
+        assert 1 <= len(hub.requests) <= 3
+        assert leftovers(cache.root) == []
+
+    def test_when_the_downloader_is_killed_another_goes_on_where_it_was(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        stall = hub.fault(FILE, StallAfter(N // 2))
+        first = start(self.CODE, cache.root, [shard])
+        wait_until(lambda: list(cache.root.rglob("*.part")) and hub.requests and hub.requests[0].bytes_sent == N // 2)
+        second = start(self.CODE, cache.root, [shard])
+        wait_until(lambda: len(leases_in(cache)) == 2)
+        stall.remove()
+        time.sleep(0.2)
+        first.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        first.wait()
+        finish(second)
+        assert time.monotonic() - killed < 2
+        assert hub.requests[1].range == f"bytes={N // 2}-"
+        first.communicate()
+
+    def test_when_the_downloader_is_stopped_another_takes_over_in_time(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY, stall_seconds=1.0)
+        fault = hub.fault(FILE, Drip(N / 5), nth=1)
+        first = start(self.CODE, cache.root, [shard])
+        wait_until(lambda: fault.hits)
+        second = start(self.CODE, cache.root, [shard])
+        wait_until(lambda: len(leases_in(cache)) == 2)
+        first.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        finish(second)
+        assert time.monotonic() - stopped < 2.5
+        first.send_signal(signal.SIGCONT)
+        finish(first)
+        assert leftovers(cache.root) == []
+
+    def test_a_waiter_is_patient_with_a_downloader_that_waits_for_the_server(
+        self, hub: LocalHub, cache: ShardCache
+    ) -> None:
+        shard = shard_on(hub, BODY, stall_seconds=0.5)
+        hub.fault(FILE, Status(503, {"Retry-After": "2"}), nth=1)
+        code = self.CODE + "time.sleep(0.5)"
+        for process in [start(code, cache.root, [shard]) for _ in range(3)]:
+            finish(process)
+        assert len(hub.requests) == 2
+
+    def test_a_lock_that_outlives_its_owner_in_a_forked_child_holds_nobody_up(
+        self, hub: LocalHub, cache: ShardCache
+    ) -> None:
+        code = """
+from headrace.fetch.leases import Lock
+cache = ShardCache(root)
+place = cache.path_of(shards[0])
+cache._prepare(place)
+lock = Lock(cache._leases.folder / f"{cache._key(place)}.lock")
+assert lock.take() is True
+if os.fork() == 0:
+    os.close(1); os.close(2)
+    time.sleep(5)
+os._exit(0)
+"""
+        shard = shard_on(hub, BODY)
+        finish(start(code, cache.root, [shard]))
+        began = time.monotonic()
+        cache.acquire(shard)
+        assert time.monotonic() - began < 2
+
+    def test_a_canary_token_is_in_no_file_of_the_cache(self, hub: LocalHub, cache: ShardCache) -> None:
+        shard = shard_on(hub, BODY)
+        process = start(self.HOLD, cache.root, [shard], HF_TOKEN="hf_CANARY")
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert hub.requests[0].authorized
+        for path in cache.root.rglob("*"):
+            assert "CANARY" not in str(path)
+            assert not path.is_file() or b"CANARY" not in path.read_bytes()
+        process.kill()
+        process.communicate()
+
+
+def leases_in(cache: ShardCache) -> list[Path]:
+    return [path for path in cache._leases.folder.glob("*") if path.suffix != ".lock"]
+
+
+class TestLimit:
+    def test_a_shard_beyond_the_limit_is_refused_before_any_request(self, hub: LocalHub, tmp_path: Path) -> None:
+        cache = ShardCache(tmp_path, limit=N - 1)
+        with pytest.raises(NoSpace, match=rf"a\.parquet needs {N:,} bytes.*limit is {N - 1:,}.*HEADRACE_CACHE_BYTES"):
+            cache.acquire(shard_on(hub, BODY))
+        assert hub.requests == []
+        assert files_in(tmp_path) == []
+
+    def test_the_longest_unused_go_first(self, hub: LocalHub, tmp_path: Path) -> None:
+        cache = ShardCache(tmp_path, cleanup="keep", limit=3 * N)
+        a, b, c, d = shards_on(hub, {name: noise(N, seed) for seed, name in enumerate("abcd")})
+        for shard in (a, b, c):
+            cache.acquire(shard).release()
+        cache.acquire(a).release()
+        cache.acquire(d).release()
+        assert shards_in(tmp_path) == ["a", "c", "d"]
+
+    def test_what_is_leased_stays_and_the_log_says_so(
+        self, hub: LocalHub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        cache = ShardCache(tmp_path, limit=2 * N)
+        shards = shards_on(hub, {name: noise(N, seed) for seed, name in enumerate("abc")})
+        leases = [cache.acquire(shard) for shard in shards]
+        assert all(lease.path.exists() for lease in leases)
+        assert "limit of 400,000 bytes is exceeded by 200,000" in caplog.text
+
+    def test_what_others_are_fetching_counts(self, hub: LocalHub, tmp_path: Path) -> None:
+        cache = ShardCache(tmp_path, limit=2 * N)
+        a, b, c = shards_on(hub, {name: noise(N, seed) for seed, name in enumerate("abc")})
+        cache.acquire(a).release(keep=True)
+        fault = hub.fault("*/b", StallAfter(10))
+        with ThreadPoolExecutor() as pool:
+            stop = Stop()
+            fetching = pool.submit(cache.acquire, b, stop)
+            wait_until(lambda: fault.hits)
+            cache.acquire(c)
+            assert shards_in(tmp_path) == ["c"]
+            stop.set()
+            assert isinstance(fetching.exception(), Stopped)
+
+    def test_a_file_without_a_sidecar_is_never_evicted(self, hub: LocalHub, tmp_path: Path) -> None:
+        cache = ShardCache(tmp_path, limit=N)
+        foreign = tmp_path / "hf_shards/me/rows/train/foreign.parquet"
+        foreign.parent.mkdir(parents=True)
+        for folder in (foreign.parent, *foreign.parent.parents[:3]):
+            folder.chmod(0o700)
+        foreign.write_bytes(BODY)
+        for shard in shards_on(hub, {name: noise(N, seed) for seed, name in enumerate("ab")}):
+            cache.acquire(shard).release(keep=True)
+        assert shards_in(tmp_path) == ["b", "foreign.parquet"]
+
+    def test_an_open_file_survives_its_eviction(self, hub: LocalHub, tmp_path: Path) -> None:
+        cache = ShardCache(tmp_path, limit=N)
+        a, b = shards_on(hub, {name: noise(N, seed) for seed, name in enumerate("ab")})
+        lease = cache.acquire(a)
+        with lease.path.open("rb") as file:
+            lease.release(keep=True)
+            cache.acquire(b)
+            assert not lease.path.exists()
+            assert file.read() == noise(N, 0)
+
+
+class TestDiskFull:
+    SIZE = 400_000
+    """Of the file system: room for one of our shards and a half."""
+
+    def on_a_small_disk(self, mount: Path, options: str, code: str, shards: list[Shard]) -> str:
+        mount.mkdir()
+        script = f'mount -t tmpfs -o {options} none "{mount}" && exec "$@"'
+        return finish(start(code, mount, shards, "unshare", "-Urm", "sh", "-c", script, "-"))
+
+    @pytest.fixture(autouse=True)
+    def _needs_namespaces(self) -> None:
+        if subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode:
+            pytest.skip("no user namespaces here")
+
+    REPORT = """
+from headrace.errors import HeadraceError
+def left():
+    return [p.name for p in root.rglob("*") if p.is_file()]
+def attempt(shard, keep=True, **options):
+    try:
+        ShardCache(root, **options).acquire(shard).release(keep=keep)
+        return "good"
+    except HeadraceError as error:
+        return f"{type(error).__name__}: {error}"
+"""
+
+    def test_old_shards_make_room_for_new_ones(self, hub: LocalHub, tmp_path: Path) -> None:
+        shards = shards_on(hub, {name: noise(N, seed) for seed, name in enumerate("abc")})
+        code = self.REPORT + "print([attempt(shard) for shard in shards], left())"
+        out = self.on_a_small_disk(tmp_path / "disk", f"size={self.SIZE}", code, shards)
+        assert out == "['good', 'good', 'good'] ['.c.meta.json', 'c']\n" or out.endswith("['c', '.c.meta.json']\n")
+
+    def test_a_shard_too_large_for_the_disk_is_an_error_that_leaves_nothing(
+        self, hub: LocalHub, tmp_path: Path
+    ) -> None:
+        code = self.REPORT + "print(attempt(shards[0])); print(left())"
+        out = self.on_a_small_disk(tmp_path / "disk", f"size={N // 2}", code, [shard_on(hub, BODY)])
+        assert f"data/a.parquet needs {N:,} bytes: no room to write" in out
+        assert out.startswith("NoSpace")
+        assert out.endswith("\n[]\n")
+
+    def test_a_disk_without_inodes_is_an_error_that_leaves_nothing(self, hub: LocalHub, tmp_path: Path) -> None:
+        code = self.REPORT + "print(attempt(shards[0])); print(left())"
+        out = self.on_a_small_disk(tmp_path / "disk", "nr_inodes=10", code, [shard_on(hub, BODY)])
+        assert out.startswith("NoSpace")
+        assert out.endswith("\n[]\n")
+
+    def test_room_that_comes_back_is_used(self, hub: LocalHub, tmp_path: Path) -> None:
+        code = (
+            self.REPORT
+            + """
+(root / "ballast").write_bytes(bytes(300_000))
+print(attempt(shards[0])[:7])
+(root / "ballast").unlink()
+print(attempt(shards[0]))
+"""
+        )
+        out = self.on_a_small_disk(tmp_path / "disk", f"size={self.SIZE}", code, [shard_on(hub, BODY)])
+        assert out == "NoSpace\ngood\n"
+
+    def test_a_disk_that_became_read_only_still_gives_what_it_has(self, hub: LocalHub, tmp_path: Path) -> None:
+        code = (
+            self.REPORT
+            + """
+import subprocess
+print(attempt(shards[0]))
+subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+print(attempt(shards[0]))
+print(attempt(shards[1]))
+"""
+        )
+        shards = shards_on(hub, {"a": noise(1000), "b": noise(1000, 1)})
+        out = self.on_a_small_disk(tmp_path / "disk", f"size={self.SIZE}", code, shards)
+        assert out.startswith("good\ngood\nFetchError")
+        assert "Read-only" in out
+
+
+class TestSweep:
+    def test_what_dead_processes_left_goes_and_what_living_ones_hold_stays(
+        self, hub: LocalHub, cache: ShardCache
+    ) -> None:
+        held, lost = shards_on(hub, {"held": BODY, "lost": noise(N, 1)})
+        lease = cache.acquire(held)
+        fault = hub.fault("*/lost", StallAfter(100))
+        process = start("ShardCache(root).acquire(shards[0])", cache.root, [lost])
+        wait_until(lambda: fault.hits and list(cache.root.rglob("*.part")))
+        cache.sweep()
+        assert len(list(cache.root.rglob("*.part"))) == 1
+        process.kill()
+        process.communicate()
+        foreign = cache.root / "hf_shards/me/notes.part"
+        foreign.write_text("mine")
+        cache.sweep()
+        assert leftovers(cache.root / "hf_shards") == [
+            f".leases/{lease.file.name}" if lease.file else "",
+            "me/notes.part",
+        ]
+        assert shards_in(cache.root) == ["held", "notes.part"]
+        assert not sidecar.path_beside(cache.path_of(lost)).exists()
+
+    def test_an_empty_or_missing_cache_is_swept(self, tmp_path: Path) -> None:
+        ShardCache(tmp_path / "nothing").sweep()
+        (tmp_path / "hf_shards").mkdir()
+        ShardCache(tmp_path).sweep()
+
+    def test_a_failed_fetch_leaves_no_name_taken(self, hub: LocalHub, cache: ShardCache) -> None:
+        hub.fault(FILE, Status(404))
+        with pytest.raises(FileNotFoundError):
+            cache.acquire(shard_on(hub, BODY))
+        assert files_in(cache.root) == []
+
+    def test_a_wrong_cleanup_is_refused(self, tmp_path: Path) -> None:
+        wrong: Any = "sometimes"
+        with pytest.raises(SpecError, match="'auto'"):
+            ShardCache(tmp_path, cleanup=wrong)

@@ -1,0 +1,396 @@
+"""A download ends with the right file or with an error that says why, and with nothing in between."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fetching import leftovers, noise, shard_on
+
+from headrace.catalog import retry, transport
+from headrace.catalog.retry import Retry
+from headrace.catalog.shard import Origin, Shard
+from headrace.catalog.stop import Stop, Stopped
+from headrace.errors import Changed, FetchError, HeadraceError, Integrity, NoSpace, NotFound, Stalled
+from headrace.fetch import download as module
+from headrace.fetch.download import download, part_mark
+from headrace.files import PART, Files, host_tag, unique_part
+from headrace.testing.hub import (
+    Action,
+    ChunkedCut,
+    CloseAfter,
+    Drip,
+    Flip,
+    GzipBody,
+    IgnoreRange,
+    LocalHub,
+    NoLength,
+    RateLimit,
+    ResetAfter,
+    StaleEtag,
+    StallAfter,
+    Status,
+    Swap,
+    WrongLength,
+    WrongRange,
+)
+
+BODY = noise(300_000)
+N = len(BODY)
+MID = N // 2
+FILE = "*/resolve/*"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
+    monkeypatch.setattr(retry, "_HOLDS", {})
+
+
+@pytest.fixture
+def hub() -> Iterator[LocalHub]:
+    with LocalHub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "shards" / "a.parquet"
+
+
+def assert_nothing_is_left(target: Path) -> None:
+    assert [path.name for path in target.parent.iterdir()] == []
+
+
+def dead_part(target: Path, shard: Shard, content: bytes, mark: str = "abcd1234") -> Path:
+    """A partial file of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    stem = f".{target.name}.{part_mark(shard)}.{host_tag()}.{process.pid}.12345.{mark}{PART}"
+    part = target.with_name(stem)
+    part.parent.mkdir(exist_ok=True)
+    part.write_bytes(content)
+    return part
+
+
+class TestFaults:
+    @pytest.mark.parametrize("at", [0, 1, MID, N - 1])
+    @pytest.mark.parametrize("action", [CloseAfter, ResetAfter, ChunkedCut, StallAfter])
+    def test_a_body_that_breaks_off_is_resumed_with_its_etag(
+        self, hub: LocalHub, target: Path, action: Callable[[int], Action], at: int
+    ) -> None:
+        shard = shard_on(hub, BODY, stall_seconds=0.2)
+        hub.fault(FILE, action(at), nth=1)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        first, second = hub.requests
+        assert (first.range, second.range) == (None, f"bytes={at}-" if at else None)
+        assert second.if_range == (f'"{shard.etag}"' if at else None)
+        assert leftovers(target.parent) == []
+
+    @pytest.mark.parametrize("action", [NoLength(), WrongLength(-7), WrongLength(7), GzipBody(), Drip(N / 0.3)])
+    def test_a_body_with_odd_headers_becomes_the_right_file(self, hub: LocalHub, target: Path, action: Action) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, action, nth=1)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+
+    def test_a_body_without_length_that_ends_early_is_resumed(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, NoLength(), nth=1)
+        hub.fault(FILE, CloseAfter(MID), nth=1)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        assert hub.requests[1].range == f"bytes={MID}-"
+
+    @pytest.mark.parametrize(
+        "action", [IgnoreRange(), WrongRange(), StaleEtag("e" * 64), Status(416), Swap(b"x" * N), GzipBody()]
+    )
+    def test_an_answer_that_does_not_continue_the_partial_is_never_appended(
+        self, hub: LocalHub, target: Path, action: Action
+    ) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, CloseAfter(MID), nth=1)
+        hub.fault(FILE, action, nth=1 if isinstance(action, IgnoreRange | WrongRange) else 2)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        assert [r.range for r in hub.requests] == [None, f"bytes={MID}-", None]
+
+    def test_a_server_that_always_cuts_and_never_continues_ends(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, IgnoreRange())
+        hub.fault(FILE, CloseAfter(MID))
+        with pytest.raises(FetchError, match=r"data/a\.parquet.*starts again from zero.*gave up"):
+            download(shard, target)
+        assert_nothing_is_left(target)
+
+    def test_another_etag_for_good_is_a_change(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, StaleEtag("e" * 64))
+        with pytest.raises(Changed):
+            download(shard, target)
+        assert_nothing_is_left(target)
+
+    def test_a_stall_that_stays_is_an_error_within_its_time(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY, stall_seconds=0.1)
+        hub.fault(FILE, StallAfter(0))
+        began = time.monotonic()
+        with pytest.raises(Stalled, match=r"0\.1 s of silence"):
+            download(shard, target)
+        assert time.monotonic() - began < 2
+        assert_nothing_is_left(target)
+
+    def test_a_file_that_is_not_there_fails_with_one_request(self, hub: LocalHub, target: Path) -> None:
+        shard = Shard("nothing.parquet", 5, "", shard_on(hub, BODY).origin)
+        with pytest.raises(NotFound, match=r"nothing\.parquet"):
+            download(shard, target)
+        assert len(hub.requests) == 1
+        assert_nothing_is_left(target)
+
+    def test_a_rate_limit_is_waited_for(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, RateLimit(1), nth=1)
+        download(shard, target)
+        first, second = hub.requests
+        assert second.time - first.time >= 1
+
+    @pytest.mark.parametrize("by", [-1, 0, 1])
+    def test_sizes_around_the_block_size_arrive_whole(self, hub: LocalHub, target: Path, by: int) -> None:
+        body = noise(transport.CHUNK * 2 + by)
+        shard = shard_on(hub, body)
+        hub.fault(FILE, CloseAfter(transport.CHUNK), nth=1)
+        download(shard, target)
+        assert target.read_bytes() == body
+
+    def test_an_empty_file_needs_no_request(self, hub: LocalHub, target: Path) -> None:
+        download(shard_on(hub, b""), target)
+        assert target.read_bytes() == b""
+        assert hub.requests == []
+
+    def test_a_file_of_unknown_size_is_checked_by_its_hash(self, hub: LocalHub, target: Path) -> None:
+        for path in ("a.parquet", "a.txt"):
+            known = shard_on(hub, BODY, path)
+            shard = Shard(known.path, -1, known.etag, known.origin)
+            hub.fault(FILE, Flip(7), nth=1)
+            download(shard, target)
+            assert target.read_bytes() == BODY
+            hub.clear_faults()
+
+
+class TestContent:
+    @pytest.mark.parametrize("path", ["a.parquet", "a.txt"])
+    @pytest.mark.parametrize("at", [0, MID, N - 1])
+    def test_a_flipped_byte_is_found_and_fetched_again(
+        self, hub: LocalHub, target: Path, path: str, at: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shard = shard_on(hub, BODY, path)
+        hub.fault(FILE, Flip(at), times=2)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        assert len(hub.requests) == 3
+        assert f"expected {'sha256' if path == 'a.parquet' else 'git sha1'} {shard.etag}" in caplog.text
+
+    def test_wrong_bytes_for_good_are_an_error_with_nothing_published(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, Flip(MID))
+        seen: list[bool] = []
+        with pytest.raises(Integrity, match=rf"data/a\.parquet.*expected sha256 {shard.etag}, got [0-9a-f]{{64}}"):
+            download(shard, target, on_progress=lambda size: seen.append(target.exists()))
+        assert len(hub.requests) == 3
+        assert not any(seen)
+        assert_nothing_is_left(target)
+
+    def test_wrong_bytes_at_the_same_length_in_the_resumed_half_are_found(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, CloseAfter(MID), nth=1)
+        hub.fault(FILE, Flip(N - 5), nth=1)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+
+    def test_the_published_file_is_read_only(self, hub: LocalHub, target: Path) -> None:
+        found = download(shard_on(hub, BODY), target)
+        assert stat.S_IMODE(target.stat().st_mode) == 0o444
+        assert found.st_ino == target.stat().st_ino
+
+    def test_long_and_foreign_names_leave_room_for_the_partial(self, hub: LocalHub, tmp_path: Path) -> None:
+        for name in ("x" * 255, "ä" * 127, "語" * 85):
+            download(shard_on(hub, BODY), tmp_path / name)
+            assert (tmp_path / name).read_bytes() == BODY
+
+    def test_progress_is_told_and_ends_with_the_size(self, hub: LocalHub, target: Path) -> None:
+        told: list[int] = []
+        download(shard_on(hub, BODY), target, on_progress=told.append)
+        assert told == sorted(told)
+        assert told[-1] == N
+
+
+class TestPartials:
+    def test_the_largest_partial_of_a_dead_process_is_taken_over(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        for size, mark in [(5, "a"), (MID, "b"), (7, "c")]:
+            dead_part(target, shard, BODY[:size], mark)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        assert [r.range for r in hub.requests] == [f"bytes={MID}-"]
+        assert leftovers(target.parent) == []
+
+    def test_a_whole_partial_of_a_dead_process_needs_no_request(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        dead_part(target, shard, BODY)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        assert hub.requests == []
+
+    @pytest.mark.parametrize("content", [b"x" * MID, b"x" * N, b"x" * (N + 1)])
+    def test_a_spoiled_partial_is_found_by_its_hash(self, hub: LocalHub, target: Path, content: bytes) -> None:
+        shard = shard_on(hub, BODY)
+        dead_part(target, shard, content)
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        assert leftovers(target.parent) == []
+
+    def test_a_partial_of_a_living_process_is_left_alone(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        target.parent.mkdir()
+        living = unique_part(target, part_mark(shard))
+        living.write_bytes(BODY[:MID])
+        download(shard, target)
+        assert living.read_bytes() == BODY[:MID]
+        assert hub.requests[0].range is None
+
+    def test_a_dead_partial_of_an_older_content_is_removed_and_others_stay(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        older = dead_part(target, Shard("data/a.parquet", 5, "0" * 64, shard.origin), b"older")
+        other = dead_part(target.with_name("b.parquet"), Shard("b", 5, "1" * 64, shard.origin), b"other")
+        download(shard, target)
+        assert not older.exists()
+        assert other.exists()
+
+    def test_a_link_in_place_of_a_partial_is_not_followed(self, hub: LocalHub, target: Path, tmp_path: Path) -> None:
+        victim = tmp_path / "victim"
+        victim.write_bytes(b"precious")
+        shard = shard_on(hub, BODY)
+        part = dead_part(target, shard, b"")
+        part.unlink()
+        part.symlink_to(victim)
+        download(shard, target)
+        assert victim.read_bytes() == b"precious"
+        assert target.read_bytes() == BODY
+
+    def test_a_stopped_download_ends_at_once_and_leaves_nothing(self, hub: LocalHub, target: Path) -> None:
+        shard = shard_on(hub, BODY)
+        hub.fault(FILE, StallAfter(MID))
+        stop = Stop()
+        threading.Timer(0.2, stop.set).start()
+        began = time.monotonic()
+        with pytest.raises(Stopped):
+            download(shard, target, stop=stop)
+        assert time.monotonic() - began < 1
+        assert_nothing_is_left(target)
+
+
+class Failing(Files):
+    """A disk on which one call fails, once or for good."""
+
+    def __init__(self, call: str, code: int, times: int = 1, after: int = 0) -> None:
+        self._code, self._times, self._after = code, times, after
+        real = getattr(self, call)
+
+        def fail(*args: object) -> object:
+            if self._after:
+                self._after -= 1
+            elif self._times:
+                self._times -= 1
+                raise OSError(self._code, os.strerror(self._code))
+            return real(*args)
+
+        setattr(self, call, fail)
+
+
+class TestDisk:
+    @pytest.mark.parametrize("call", ["create", "write", "fsync", "rename", "fsync_dir"])
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+    def test_a_full_disk_is_given_room_once(self, hub: LocalHub, target: Path, call: str, code: int) -> None:
+        shard = shard_on(hub, BODY)
+        asked: list[int] = []
+
+        def make_room(needed: int) -> bool:
+            asked.append(needed)
+            return True
+
+        download(shard, target, files=Failing(call, code), make_room=make_room)
+        assert target.read_bytes() == BODY
+        assert len(asked) == 1
+
+    @pytest.mark.parametrize("call", ["create", "write", "fsync", "rename"])
+    def test_a_disk_that_stays_full_is_an_error_with_the_numbers(self, hub: LocalHub, target: Path, call: str) -> None:
+        shard = shard_on(hub, BODY)
+        with pytest.raises(NoSpace, match=rf"needs {N:,} bytes.*bytes and.*free.*HEADRACE_CACHE_BYTES"):
+            download(shard, target, files=Failing(call, errno.ENOSPC, 99), make_room=lambda needed: True)
+        assert_nothing_is_left(target)
+
+    def test_a_write_that_fails_half_way_leaves_no_torn_bytes(self, hub: LocalHub, target: Path) -> None:
+        class Torn(Files):
+            failed = False
+
+            def write(self, fd: int, data: bytes | memoryview) -> None:
+                if not self.failed:
+                    self.failed = True
+                    os.write(fd, data[: len(data) // 2])
+                    raise OSError(errno.ENOSPC, "full")
+                super().write(fd, data)
+
+        download(shard_on(hub, BODY), target, files=Torn(), make_room=lambda needed: True)
+        assert target.read_bytes() == BODY
+
+    @pytest.mark.parametrize("call", ["create", "write", "fsync", "rename"])
+    @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+    def test_another_trouble_of_the_disk_is_an_error_of_the_family(
+        self, hub: LocalHub, target: Path, call: str, code: int
+    ) -> None:
+        with pytest.raises(FetchError, match=rf"data/a\.parquet could not be written to .*{os.strerror(code)}"):
+            download(shard_on(hub, BODY), target, files=Failing(call, code, 99))
+        assert_nothing_is_left(target)
+
+
+class TestOrigins:
+    def test_any_origin_can_be_downloaded_from(self, target: Path) -> None:
+        class Memory(Origin):
+            name, folder = "memory", None
+
+            def read(self, shard: Shard, start: int, stop: int) -> bytes:
+                return BODY[start:stop]
+
+            def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
+                yield BODY[start : start + MID]
+                yield BODY[start + MID :]
+
+        download(Shard("a", N, "not a hash", Memory()), target)
+        assert target.read_bytes() == BODY
+
+    def test_an_origin_that_gives_too_much_is_refused(self, target: Path, caplog: pytest.LogCaptureFixture) -> None:
+        class Endless(Origin):
+            name, folder = "endless", None
+
+            def read(self, shard: Shard, start: int, stop: int) -> bytes:
+                raise NotImplementedError
+
+            def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
+                while True:
+                    yield BODY
+
+        caplog.set_level(logging.INFO)
+        with pytest.raises(HeadraceError, match="more than the promised 10 bytes"):
+            download(Shard("a", 10, "", Endless()), target)
+        assert_nothing_is_left(target)
+
+    def test_the_number_of_whole_downloads_is_what_the_module_says(self) -> None:
+        assert module.WRONG_HASHES == 3
