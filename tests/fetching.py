@@ -86,6 +86,7 @@ def start(code: str, root: Path, shards: list[Shard], *before: str, **env: str) 
     return subprocess.Popen(
         [*before, *python(), "-c", PRELUDE + code, given],
         env=environment() | env,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -605,11 +605,14 @@ def attempt(shard, keep=True, **options):
         assert out.startswith("NoSpace")
         assert out.endswith("\n[]\n")
 
-    def test_a_disk_without_inodes_is_an_error_that_leaves_nothing(self, hub: LocalHub, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("inodes", range(4, 12))
+    def test_a_disk_without_inodes_is_an_error_that_leaves_no_partial(
+        self, hub: LocalHub, tmp_path: Path, inodes: int
+    ) -> None:
         code = self.REPORT + "print(attempt(shards[0])); print(left())"
-        out = self.on_a_small_disk(tmp_path / "disk", "nr_inodes=10", code, [shard_on(hub, BODY)])
+        out = self.on_a_small_disk(tmp_path / "disk", f"nr_inodes={inodes}", code, [shard_on(hub, BODY)])
         assert out.startswith("NoSpace")
-        assert out.endswith("\n[]\n")
+        assert ".part'" not in out
 
     def test_room_that_comes_back_is_used(self, hub: LocalHub, tmp_path: Path) -> None:
         code = (

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fetching import leftovers, noise, shard_on
@@ -315,7 +316,27 @@ class Failing(Files):
         setattr(self, call, fail)
 
 
+class Recording(Files):
+    """The order in which things happen to files."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name != "calls":
+            self.calls.append(name)
+        return super().__getattribute__(name)
+
+
 class TestDisk:
+    def test_bytes_are_on_the_disk_before_they_have_a_name_and_the_name_before_we_return(
+        self, hub: LocalHub, target: Path
+    ) -> None:
+        disk = Recording()
+        download(shard_on(hub, BODY), target, files=disk)
+        assert disk.calls[0] == "create"
+        assert disk.calls[-5:] == ["fsync", "seal", "rename", "fsync_dir", "close"]
+
     @pytest.mark.parametrize("call", ["create", "write", "fsync", "rename", "fsync_dir"])
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
     def test_a_full_disk_is_given_room_once(self, hub: LocalHub, target: Path, call: str, code: int) -> None:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.catalog import lines as catalog
-from headrace.catalog.lines import LineIndex, LineKind, PlainFile, index_file, index_lines
+from headrace.catalog.lines import LineIndex, LineKind, index_file, index_lines
+from headrace.catalog.plain import PlainFile
 from headrace.fetch import lines as fetch
 from headrace.fetch.lines import LineReader
 

@@ -16,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.catalog import lines as catalog
-from headrace.catalog.lines import LineIndex, LineKind, PlainFile, Signature, index_file, index_lines
+from headrace.catalog.lines import LineIndex, LineKind, index_file, index_lines
+from headrace.catalog.plain import PlainFile, Signature
 from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound, SpecError
+from headrace.fetch import lines as fetch
 from headrace.fetch.lines import LineReader
 
 BOM = b"\xef\xbb\xbf"
@@ -102,7 +104,11 @@ def test_a_bad_json_line_is_named_by_file_row_line_and_byte(tmp_path: Path, case
     reader.close()
 
 
-def test_the_line_of_a_late_bad_row_counts_the_blank_lines_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece", [70, 8 << 20])
+def test_the_line_of_a_late_bad_row_counts_the_blank_lines_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(fetch, "PIECE", piece)
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b'{"a": 1}\n\n' * 2_500 + b"oops\n")
     reader = reader_of(path, "jsonl")

@@ -20,11 +20,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.catalog.lines import PlainFile, index_lines, read_exactly
+from headrace.catalog.lines import index_lines
+from headrace.catalog.plain import PlainFile, read_exactly
+from headrace.catalog.seekable import SeekableFile, open_text, rewrite
 from headrace.errors import Changed, DataError, Integrity, NoSpace
-from headrace.fetch import seekable
+from headrace.catalog import seekable
 from headrace.fetch.lines import LineReader
-from headrace.fetch.seekable import SeekableFile, open_text, rewrite
 from headrace.files import Files
 
 SKIPPABLE = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"12345"
@@ -242,7 +243,7 @@ def test_a_hundred_thousand_tiny_members_take_seconds_not_hours(tmp_path: Path, 
     began = time.perf_counter()
     with open_text(path, tmp_path / "cache") as found:
         assert index_lines(found, "txt").rows == 100_000
-    assert time.perf_counter() - began < 20
+    assert time.perf_counter() - began < 8
 
 
 def test_a_file_that_changes_while_it_is_rewritten_is_changed(tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_the_file_is_synced_before_it_has_its_name_and_the_folder_after(tmp_path
     assert calls == ["fsync", "rename", "fsync_dir"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "tail", "table"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "tail", "plain size", "frame size"])
 def test_a_rewritten_file_without_its_table_is_made_again(tmp_path: Path, damage: str) -> None:
     path, cache = tmp_path / "a.gz", tmp_path / "cache"
     data = words(3 << 20)
@@ -311,32 +312,41 @@ def test_a_rewritten_file_without_its_table_is_made_again(tmp_path: Path, damage
     open_text(path, cache).close()
     (made,) = cache.iterdir()
     good = made.read_bytes()
-    bad = {"cut": good[:-20], "empty": b"", "tail": good[:-1] + b"?", "table": good[:-20] + b"????" + good[-16:]}
+    bad = {
+        "cut": good[:-20],
+        "empty": b"",
+        "tail": good[:-1] + b"?",
+        "plain size": good[:-20] + b"???" + good[-17:],
+        "frame size": good[:-17] + b"????" + good[-13:],
+    }
     made.write_bytes(bad[damage])
     with open_text(path, cache) as found:
         assert found.read_bytes(0, found.size) == data
     assert made.read_bytes() == good
 
 
-@pytest.mark.parametrize("at", [0, 2, 5, 100_000])
-def test_a_damaged_block_is_an_integrity_error_and_then_made_again(tmp_path: Path, at: int) -> None:
+def test_a_damaged_block_is_an_integrity_error_and_is_then_made_again(tmp_path: Path) -> None:
     path, cache = tmp_path / "a.gz", tmp_path / "cache"
-    data = words(3 << 20)
-    path.write_bytes(gzip.compress(data, 1))
+    data = words(9_000)
+    path.write_bytes(gzip.compress(data))
     open_text(path, cache).close()
     (made,) = cache.iterdir()
-    with made.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte[0] ^ 0x21]))
-    with (
-        open_text(path, cache) as found,
-        pytest.raises(Integrity, match=r"seekable form of .*a\.gz, was damaged on disk"),
-    ):
-        found.read_bytes(0, 10)
+    good = made.read_bytes()
+    refused = []
+    for at in range(0, len(good) - 30, 7):
+        made.write_bytes(good[:at] + bytes([good[at] ^ 0x21]) + good[at + 1 :])
+        with open_text(path, cache) as found:
+            try:
+                # a few bits say only how the frame is to be decoded
+                assert found.read_bytes(0, len(data)) == data
+            except Integrity as error:
+                refused.append((str(error), made.exists()))
+    assert len(refused) > (len(good) - 30) // 7 - 5
+    for message, is_still_there in refused:
+        assert re.search(r"seekable form of .*a\.gz, was damaged on disk \(block 0.* is removed", message)
+        assert not is_still_there
     with open_text(path, cache) as found:
-        assert found.read_bytes(0, found.size) == data
+        assert found.read_bytes(0, len(data)) == data
 
 
 def test_processes_that_rewrite_at_once_all_end_right(tmp_path: Path) -> None:
@@ -344,7 +354,7 @@ def test_processes_that_rewrite_at_once_all_end_right(tmp_path: Path) -> None:
     data = words(6 << 20)
     path.write_bytes(gzip.compress(data, 1))
     script = (
-        "import sys, hashlib; from headrace.fetch.seekable import open_text\n"
+        "import sys, hashlib; from headrace.catalog.seekable import open_text\n"
         "sys.stdin.read(1)\n"
         "found = open_text(sys.argv[1], sys.argv[2])\n"
         "print(hashlib.sha256(found.read_bytes(0, found.size)).hexdigest())"

@@ -112,15 +112,18 @@ class Index:
         if isinstance(found, LineIndex):
             return
         if self._first is None:
-            names = [name for name, _ in found.schema]
-            for name in columns or []:
-                if name not in names:
-                    near = ", ".join(shown(n) for n in names)
-                    raise SpecError(f"no column {shown(name)!r} in {self.listing.shard(i)}; it has {near}")
+            _check_names(columns, [name for name, _ in found.schema], self.listing.shard(i))
             self._first = (i, found.schema)
         first, schema = self._first
         if schema is not found.schema:
             check_schema(self.listing.shard(first), schema, self.listing.shard(i), found.schema, columns)
+
+    def check_known_columns(self, columns: list[str] | None) -> None:
+        """The same for all shards whose columns are known by now, and for the one column of text."""
+        if self.listing.source.kind == "txt":
+            _check_names(columns, [self.listing.source.column], self.listing.source)
+        for i in range(self.num_shards if self._known is not None else min(self.num_shards, 1)):
+            self.check_columns(i, columns)
 
     def _read_all(self, beat: Callable[[], None]) -> list[ShardIndex]:
         shards = [self.listing.shard(i) for i in range(self.num_shards)]
@@ -140,6 +143,12 @@ class Index:
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
         return found
+
+
+def _check_names(columns: list[str] | None, names: list[str], where: object) -> None:
+    for name in columns or []:
+        if name not in names:
+            raise SpecError(f"no column {shown(name)!r} in {where}; it has {', '.join(shown(n) for n in names)}")
 
 
 class Counts:

@@ -21,7 +21,8 @@ class Shard:
     origin: Origin
 
     def __str__(self) -> str:
-        return f"{self.origin.name}/{self.path}"
+        """For messages: where it is, and its name as far as it is fit to be printed."""
+        return f"{self.origin.name}/{shown(self.path)}" if self.origin.name else shown(self.path)
 
 
 class Origin(ABC):

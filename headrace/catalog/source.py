@@ -71,6 +71,10 @@ class Source:
         if len(parts) > 2:
             raise _wrong(spec, "it has too many colons (a path with colons: Source(kind=..., path=...))", kind)
         path = f"{scheme}://{parts[0]}" if mark else parts[0]
+        if len(parts) == 2 and set(parts[1]) & set("/@?"):
+            # What stands here may be a password; it is not shown.
+            where = f"{scheme}://…" if mark else f"{parts[0]}:…"
+            raise _wrong(f"{kind}:{where}", "what comes after the colon is refused as a column name", kind)
         if len(parts) == 2:
             return cls(kind=kind, path=path, column=parts[1])  # type: ignore[arg-type]
         return cls(kind=kind, path=path)  # type: ignore[arg-type]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.catalog.lines import LineIndex, LineKind, PlainBytes, index_lines
+from headrace.catalog.lines import LineIndex, LineKind, index_lines
+from headrace.catalog.local import require_listed
+from headrace.catalog.plain import PlainBytes
+from headrace.catalog.seekable import open_text
 from headrace.catalog.shard import Shard
-from headrace.errors import Changed, shown
-from headrace.fetch.seekable import open_text
 
 FOLDER = "text_blocks"
 """Below the cache folder: compressed text, rewritten to be seekable."""
@@ -16,13 +17,11 @@ FOLDER = "text_blocks"
 def open_shard(shard: Shard, cache_dir: Path) -> PlainBytes:
     """The plain bytes of a text shard, which still is the one that was listed."""
     text = open_text(shard.path, cache_dir / FOLDER)
-    now = text.signature
-    if (now.size, str(now.mtime_ns)) != (shard.size, shard.etag):
+    try:
+        require_listed(text.signature, shard)
+    except BaseException:
         text.close()
-        raise Changed(
-            f"{shown(shard.path)} changed since it was listed: it had {shard.size} bytes (mtime {shard.etag}), now "
-            f"{now.size} (mtime {now.mtime_ns}); rows may have moved, so start anew on the changed file"
-        )
+        raise
     return text
 
 

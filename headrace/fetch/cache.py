@@ -154,24 +154,25 @@ class ShardCache:
         """A place whose name is taken for this content, by us or by others before us."""
         free = []
         for place in self._places(shard):
-            try:
-                self._prepare(place)
-            except NotADirectoryError:
-                continue
             found, there = sidecar.read(place, self._files), _lstat(place)
             if there is not None and not stat.S_ISREG(there.st_mode):
                 continue
             if found is None:
                 free.append(place)
             elif found.holds(shard):
+                self._prepare(place)
                 return place
         for place in free:
+            try:
+                self._prepare(place)
+            except NotADirectoryError:
+                continue
             if self._takes(shard, place):
                 return place
         raise _no_name(shard)
 
     def _takes(self, shard: Shard, place: Path) -> bool:
-        """Take the name. A file that lies there is not ours: used if it is exactly the shard, left alone in any case."""
+        """Take the name. A file that lies there is not ours: used if it is the shard, and left alone in any case."""
         ours, there = Sidecar.of(shard, place), _lstat(place)
         if there is not None:
             if not self._is_content(shard, place):

@@ -32,8 +32,8 @@ def rows(
 ) -> Rows:
     """One pass over a source, as a stage: each item has `.address` and `.data` (a dict).
 
-    `pool_size` is the number of chunks that a shuffle draws from. `lane` of `lanes` reads its own share. `columns`: only
-    these are read; all by default.
+    `pool_size` is the number of chunks that a shuffle draws from. `lane` of `lanes` reads its own share. `columns`:
+    only these are read; all by default.
     """
     source = one_source(spec)
     _check_whole(seed=seed, lane=lane, epoch=epoch)
@@ -58,7 +58,9 @@ def rows(
         columns=only,
         counted=only,
     )
-    return Rows(index, run, reading)
+    found = Rows(index, run, reading)
+    index.check_known_columns(only)
+    return found
 
 
 def hf_load_dataset_sharded(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from headrace.catalog.lines import LineIndex, LineKind, PlainBytes, PlainFile, Signature, require_same
+from headrace.catalog.lines import LineIndex, LineKind
+from headrace.catalog.plain import PlainBytes, PlainFile, Signature, require_same
 from headrace.errors import Changed, DataError, SpecError, shown
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.catalog.footer import footer_bytes, parse_footer
-from headrace.catalog.local import check_same_file
+from headrace.catalog.local import LocalOrigin, open_listed
 from headrace.catalog.shard import Shard
 from headrace.errors import Changed, DataError, HeadraceError, shown
 from headrace.fetch.plan import Chunk
@@ -66,7 +66,8 @@ class ParquetReader:
         else:
             # Not mapped into memory: a file that shrinks under a map is a SIGBUS.
             source = pa.OSFile(str(path))
-            check_same_file(path, self.shard)
+            if isinstance(self.shard.origin, LocalOrigin):
+                open_listed(self.shard).close()
         return pq.ParquetFile(
             source,
             metadata=meta,

@@ -78,6 +78,7 @@ class ShardPrefetcher:
         path = desk.get(shard)
         for later in ahead:
             desk.want(later)
+        desk.settled = True
         return path
 
     def poll(self, shard: Shard) -> Path | None:
@@ -149,6 +150,8 @@ class _Desk:
         self._jobs: dict[Shard, _Job] = {}
         self._thread: threading.Thread | None = None
         self._end = Stop()
+        self.settled = False
+        """Whether the first shards have been named, so that what dead processes left of others is of no use to us."""
 
     def want(self, shard: Shard) -> None:
         with self._changed:
@@ -256,7 +259,7 @@ class _Desk:
             if job.error is not None and not isinstance(job.error, Stopped):
                 # Whoever asks for it later tries again, and is told then.
                 log.warning("%s: fetching it ahead failed: %s", shard, job.error)
-            if not self._queue:
+            if self.settled and not self._queue:
                 self._sweep()
 
     def _fetch(self, job: _Job) -> None:
@@ -293,7 +296,7 @@ class _Desk:
             raise FetchError(f"{shard}: it was asked of a prefetcher that is closed")
 
     def _sweep(self) -> None:
-        """Once per process and cache: by now what dead processes left has been taken over, or is of no use."""
+        """Remove what dead processes left, once per process and cache."""
         key = os.getpid(), self._cache.root
         if key in _SWEPT:
             return

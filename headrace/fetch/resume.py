@@ -81,6 +81,8 @@ def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[
     epoch, counted = _whole("epoch", state.get("epoch")), state.get("counted")
     if counted is not None and not (isinstance(counted, list) and all(isinstance(c, str) for c in counted)):
         raise StateError(f"counted: a list of columns or null, not {shown(counted)!r}")
+    if not isinstance(state["source"], dict):
+        raise StateError(f"source: this is not the state of a source: {shown(state['source'])!r}; nothing was changed")
     index = _at_revision(index, state.get("revision"), run)
     found = replace(reading, rules=rules, size=size, epoch=epoch, counted=counted)
     return index, found, Place(state=state["source"])

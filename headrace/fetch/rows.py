@@ -58,10 +58,10 @@ class Rows(Stage[Row]):
         """The next block of rows. Where reading fails nothing has moved: the next call tries the same rows again."""
         if self._closed:
             raise HeadraceError(f"{self.index.listing.source}: these rows were closed")
+        self._tidy()
         mark = self._pool.mark()
         done = self._pool.draw(BLOCK_ROWS)
         if done is None:
-            self._shelf.keep_only(set(), self._saved)
             return False
         try:
             self._shelf.want(slot.chunk.shard for slot in done.slots)
@@ -78,8 +78,6 @@ class Rows(Stage[Row]):
             rows = [iter(part) for part in parts]
             self._block = [next(rows[i]) for i in done.picks]
         self._mark, self._given = mark, 0
-        if len(self._pool.slots) < len(done.slots):
-            self._tidy()
         return True
 
     def _rows(self, slot: Slot, first: int, count: int, epoch: int) -> list[Row]:
@@ -92,11 +90,13 @@ class Rows(Stage[Row]):
         return found.rows(first, count)
 
     def _tidy(self) -> None:
-        """Let go of the chunks that are used up, and of the shards behind us."""
+        """All that was drawn was given out: let go of the chunks that are used up, and of the shards behind us."""
         live = set(self._pool.slots)
-        for slot in [s for s in self._open if s not in live]:
-            del self._open[slot]
-        self._shelf.keep_only(self._pool.shards_in_use(), self._saved)
+        gone = [slot for slot in self._open if slot not in live]
+        if gone:
+            for slot in gone:
+                del self._open[slot]
+            self._shelf.keep_only(self._pool.shards_in_use(), self._saved)
 
     # --- state
 

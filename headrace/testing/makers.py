@@ -19,7 +19,7 @@ def ledger_row(shard: str, row: int, words: int = 12) -> dict[str, Any]:
 
 
 def is_whole(row: dict[str, Any]) -> bool:
-    return zlib.crc32(row["text"].encode()) == row["crc"]
+    return bool(zlib.crc32(row["text"].encode()) == row["crc"])
 
 
 def write_parquet(
@@ -36,7 +36,7 @@ def write_parquet(
 
     paths = []
     Path(folder).mkdir(parents=True, exist_ok=True)
-    schema = pa.Table.from_pylist([row("schema", 0)]).schema
+    schema = pa.Table.from_pylist([row("schema", r) for r in range(3)]).schema
     for i, sizes in enumerate(groups):
         path = Path(folder) / name.format(i, len(groups))
         first = 0

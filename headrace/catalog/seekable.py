@@ -16,15 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from headrace.catalog.lines import (
-    PlainBytes,
-    PlainFile,
-    Signature,
-    known_format,
-    open_regular,
-    read_exactly,
-    require_same,
-)
+from headrace.catalog.lines import known_format
+from headrace.catalog.plain import PlainBytes, PlainFile, Signature, open_regular, read_exactly, require_same
 from headrace.errors import Changed, DataError, Integrity, NotFound, shown
 from headrace.files import REAL, Files, publish, remove_quietly
 
@@ -188,7 +181,6 @@ def _capped(pieces: Iterable[bytes], cap: int, source: PlainFile) -> Iterator[by
                 f"if they should, decompress it by hand and name the plain file"
             )
         yield piece
-    source.check()
 
 
 class _Codec(NamedTuple):
