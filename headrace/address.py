@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, Self
 
 
 class Address(NamedTuple):
@@ -20,8 +21,26 @@ class Address(NamedTuple):
         return f"{self.source} epoch {self.epoch} {self.shard}:{self.row}"
 
 
-class Row(NamedTuple):
-    """A row as it stands in its file, and where that is."""
+class Row(tuple[tuple[str, int, str], int, dict[str, Any]]):
+    """A row as it stands in its file, and where that is.
 
-    address: Address
-    data: dict[str, Any]
+    Its address is put together when it is asked for: most are not, and a million small tuples keep the garbage
+    collector busy.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, address: Address, data: dict[str, Any]) -> Self:
+        return tuple.__new__(cls, (address[:3], address[3], data))
+
+    @property
+    def address(self) -> Address:
+        return Address(*self[0], self[1])
+
+    data: dict[str, Any] = property(itemgetter(2))  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Row(address={self.address!r}, data={self.data!r})"
+
+    def __getnewargs__(self) -> tuple[Address, dict[str, Any]]:
+        return self.address, self.data

@@ -8,6 +8,8 @@ import os
 import random
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,13 @@ def leftovers(root: Path) -> list[str]:
         for path in root.rglob("*")
         if path.name.endswith(".part") or (path.parent.name == ".leases" and path.is_file())
     )
+
+
+def wait_until(what: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 PRELUDE = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import headrace
 from headrace import Row, rows
 from headrace.errors import Changed, SpecError, StateError
+from headrace.fetch.parquet import ParquetReader
+from headrace.fetch.plan import Chunk
 from headrace.fetch.rows import Rows
 from headrace.testing import check_laws, is_whole, write_jsonl, write_parquet, write_txt
 
@@ -327,3 +330,56 @@ def test_dictionary_columns_give_plain_values(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in", [[500, 500]], row=repeated)
     with rows(f"parquet:{tmp_path}/in/*.parquet", shuffle=True, cache_dir=tmp_path / "data") as stage:
         assert all(row.data == repeated("", row.data["n"]) for row in stage)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_blocks_give_the_same_rows_and_states_as_items(spec: str, tmp_path: Path, shuffle: bool) -> None:
+    make = opener(spec, tmp_path, shuffle=shuffle, pool_size=3)
+    with make() as items, make() as blocks:
+        sizes = iter([1, 5, 2, 30] * 40)
+        while (block := blocks.next_block(next(sizes))) is not None:
+            wanted = [next(items) for _ in range(len(block))]
+            assert block.addresses == [row.address for row in wanted]
+            for i, row in enumerate(wanted):
+                assert {name: column[i] for name, column in block.columns.items()} == row.data
+            assert blocks.state_dict() == items.state_dict()
+            if row_by_item := next(blocks, None):
+                assert row_by_item == next(items)
+                assert blocks.state_dict() == items.state_dict()
+        assert list(items) == []
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError, StopIteration, MemoryError, KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_error_in_reading_comes_out_once_and_loses_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], shuffle: bool
+) -> None:
+    write_parquet(tmp_path / "in", [[30, 30], [30]])
+    make = opener(f"parquet:{tmp_path}/in/*.parquet", tmp_path, shuffle=shuffle, pool_size=2)
+    with make() as stage:
+        wanted = [key(row) for row in stage]
+    real, calls = ParquetReader.read, iter(range(100))
+
+    def fails_twice(self: ParquetReader, chunk: Chunk) -> object:
+        if next(calls) in (1, 3):
+            raise error("planted")
+        return real(self, chunk)
+
+    monkeypatch.setattr(ParquetReader, "read", fails_twice)
+    found: list[object] = []
+    raised: list[BaseException] = []
+    with make() as stage:
+        while True:
+            try:
+                found.append(key(next(stage)))
+            except StopIteration:
+                break
+            except BaseException as caught:
+                raised.append(caught)
+    assert found == wanted
+    assert len(raised) == 2
+    for each in raised:
+        assert "planted" in str(each)
+        if isinstance(each, Exception):
+            told = " ".join([str(each), *getattr(each, "__notes__", [])])
+            assert re.search(r"rows \d+ to \d+ of .*\.parquet", told)

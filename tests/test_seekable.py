@@ -20,11 +20,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.catalog import seekable
 from headrace.catalog.lines import index_lines
 from headrace.catalog.plain import PlainFile, read_exactly
 from headrace.catalog.seekable import SeekableFile, open_text, rewrite
 from headrace.errors import Changed, DataError, Integrity, NoSpace
-from headrace.catalog import seekable
 from headrace.fetch.lines import LineReader
 from headrace.files import Files
 

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -56,11 +57,13 @@ def list_split(source: Source, commit: str, run: Run) -> Listing:
             configs = layouts.read_card(card.decode("utf-8", "replace"))
         except DataError as error:
             log.warning("%s: %s; going by file names", origin.name, error)
-    patterns = layouts.card_patterns(configs, source.config, source.split)
+    with _naming(origin.name):
+        patterns = layouts.card_patterns(configs, source.config, source.split)
     folders = sorted({layouts.static_prefix(p) for p in patterns or [""]})
     files = {f[0]: f for folder in (folders if len(folders) <= 8 else [""]) for f in _tree(source, commit, folder, run)}
     paths = list(files)
-    chosen = layouts.match(patterns, paths) if patterns else layouts.standard(paths, source.config, source.split)
+    with _naming(origin.name):
+        chosen = layouts.match(patterns, paths) if patterns else layouts.standard(paths, source.config, source.split)
     if chosen:
         return Listing.of(source, commit, origin, [files[p] for p in chosen])
     if source.revision is None and not any(p.endswith(layouts.PARQUET) for p in paths):
@@ -80,12 +83,22 @@ def _list_converted(source: Source, run: Run) -> Listing | None:
         commit = resolve(source, run, CONVERTED)
     except NotFound:
         return None
-    files = {f[0]: f for f in _tree(source, commit, "", run)}
-    chosen = layouts.converted(list(files), source.config, source.split, source.allow_partial)
+    files, origin = {f[0]: f for f in _tree(source, commit, "", run)}, _origin(source, commit, run)
+    with _naming(origin.name):
+        chosen = layouts.converted(list(files), source.config, source.split, source.allow_partial)
     if not chosen:
         return None
     log.info("%s has no parquet of its own; reading the Hub's conversion at %s", source.path, commit[:8])
-    return Listing.of(source, commit, _origin(source, commit, run), [files[p] for p in chosen])
+    return Listing.of(source, commit, origin, [files[p] for p in chosen])
+
+
+@contextmanager
+def _naming(repo: str) -> Iterator[None]:
+    """Layouts know names of files only; what they do not find is said with the repo in front."""
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(f"{repo}: {error}") from None
 
 
 def _origin(source: Source, commit: str, run: Run) -> HubOrigin:

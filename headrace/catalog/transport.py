@@ -31,6 +31,7 @@ from headrace.errors import HeadraceError, NotAllowed, SpecError, Stalled, Unrea
 CONNECT_SECONDS = 10.0
 MAX_REDIRECTS = 5
 CHUNK = 256 << 10
+MAX_DRAIN = 16 << 10
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT = ("x-repo-commit", "x-linked-etag", "x-linked-size")
@@ -87,6 +88,12 @@ class Reply:
                 self.close()
                 raise Unreachable(f"{plain_url(self.url)} is longer than the {limit:,} bytes that are accepted there")
         return bytes(body)
+
+    def drain(self) -> None:
+        """Read a short body to its end, so that the connection can be used again."""
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and int(length) <= MAX_DRAIN:
+            self._raw.drain_conn()
 
     def close(self) -> None:
         self._cover.close()
@@ -158,6 +165,7 @@ class Transport:
                 return reply
             with reply:
                 url = self._next(reply)
+                reply.drain()
         raise Unreachable(f"{plain_url(url)}: more than {MAX_REDIRECTS} redirects in a row; check HF_ENDPOINT")
 
     def _for_home(self, if_range: str | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.catalog.shard import Shard, safe_parts
-from headrace.catalog.stop import Stop, pause, stopped_by
+from headrace.catalog.stop import Stop, beat, pause, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
 from headrace.fetch import sidecar
 from headrace.fetch.download import FULL, download, explained, hash_of, is_hash, is_orphan
@@ -76,12 +76,7 @@ class ShardCache:
             except HeadraceError:
                 raise
             except OSError as error:
-                if error.errno in FULL and self._evict(max(shard.size, 1)):
-                    return self._acquire(shard)
-                place = self.path_of(shard)
-                if error.errno == errno.EROFS and self._looks_right(shard, place):
-                    return Lease(place)
-                raise explained(error, shard, place) from error
+                return self._acquire_in_need(shard, error)
 
     def find(self, shard: Shard) -> Lease | None:
         """The shard, if it lies here and looks right. Asks nobody and waits for nothing."""
@@ -105,12 +100,14 @@ class ShardCache:
         if self._leases.folder.is_dir():
             self._leases.sweep()
         for folder, _, names in os.walk(self._top):
+            beat()
             for name in names:
                 if name.endswith(PART) and name.startswith("."):
                     self._remove_stale(Path(folder, name))
         for path in self.root.glob(f"..hold-*{PART}"):
             self._remove_stale(path)
         for place, _ in sidecar.walk(self._top):
+            beat()
             if not os.path.lexists(place):
                 self._remove(place)
 
@@ -134,6 +131,20 @@ class ShardCache:
                 raise
             lease.release(keep=True)
         raise _no_name(shard)
+
+    def _acquire_in_need(self, shard: Shard, error: OSError) -> Lease:
+        """After the disk refused something: with room made, or, where nothing can be written, without a lease."""
+        if error.errno in FULL and self._evict(max(shard.size, 1)):
+            try:
+                return self._acquire(shard)
+            except HeadraceError:
+                raise
+            except OSError as again:
+                error = again
+        place = self.path_of(shard)
+        if error.errno == errno.EROFS and self._looks_right(shard, place):
+            return Lease(place)
+        raise explained(error, shard, place) from error
 
     def _places(self, shard: Shard) -> Iterator[Path]:
         folder = shard.origin.folder or ()
@@ -186,8 +197,7 @@ class ShardCache:
     def _prepare(self, place: Path) -> None:
         """All folders on the way, none of them a link that leads out of the cache."""
         make_private_folder(self._top)
-        path = self._leases.folder
-        path.mkdir(mode=0o700, exist_ok=True)
+        self._leases.folder.mkdir(mode=0o700, exist_ok=True)
         path = self._top
         for part in place.parent.relative_to(self._top).parts:
             path = path / part

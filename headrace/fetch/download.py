@@ -91,8 +91,7 @@ def is_hash(etag: str) -> bool:
 
 def identity(shard: Shard) -> str:
     """What makes two shards the same bytes: their hash, or where they came from."""
-    known = f"{shard.etag}|{shard.size}"
-    return known if is_hash(shard.etag) else f"{shard.origin.name}|{shard.path}|{known}"
+    return shard.etag if is_hash(shard.etag) else f"{shard.origin.name}|{shard.path}|{shard.etag}|{shard.size}"
 
 
 def part_mark(shard: Shard) -> str:

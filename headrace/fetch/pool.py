@@ -10,7 +10,7 @@ made in blocks; a block ends where the set of chunks changes, and where it ends 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,10 @@ class Draws:
     @property
     def count(self) -> int:
         return sum(self.counts)
+
+    def parts(self) -> Iterator[tuple[Slot, int, int]]:
+        """Per slot: the rows of its chunk given before, and those given now."""
+        return zip(self.slots, self.firsts, self.counts, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,15 +336,20 @@ def positions_of(done: Draws) -> I64:
     """The position of each draw: a slot's draws take its positions one after the other."""
     import numpy as np
 
-    starts = [slot.chunk.start + first for slot, first in zip(done.slots, done.firsts, strict=True)]
+    starts = [slot.chunk.start + first for slot, first, _ in done.parts()]
     if done.picks is None:
         return np.arange(starts[0], starts[0] + done.count, dtype=np.int64)
-    picks = np.array(done.picks, dtype=np.int64)
-    order = np.argsort(picks, kind="stable")
-    counts = np.array(done.counts, dtype=np.int64)
-    rank = np.empty(len(picks), dtype=np.int64)
-    rank[order] = np.arange(len(picks)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.array(starts, dtype=np.int64)[picks] + rank
+    return dealt(done.picks, done.counts, starts)
+
+
+def dealt(picks: Sequence[int], counts: Sequence[int], starts: Sequence[int]) -> I64:
+    """For each draw, how far its slot has come: the slot's start, and one more for each draw from it before."""
+    import numpy as np
+
+    slots, sizes = np.array(picks, dtype=np.int64), np.array(counts, dtype=np.int64)
+    rank = np.empty(len(slots), dtype=np.int64)
+    rank[np.argsort(slots, kind="stable")] = np.arange(len(slots)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.array(starts, dtype=np.int64)[slots] + rank
 
 
 def _whole(name: str, value: Any) -> int:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -107,11 +108,9 @@ class ShardPrefetcher:
     def _number(self, shard: Shard) -> int | None:
         """The shard's number: the next, the same, or, after a jump, the first one from here on."""
         count = len(self._shards)
-        for step in (1, 0, *range(2, count + 1)):
-            number: int = (self._at + step) % count if step > 1 else self._at + step
-            if 0 <= number < count and self._shards[number] == shard:
-                return number
-        return None
+        first = (n for n in (self._at + 1, self._at) if 0 <= n < count)
+        others = (n % count for n in range(self._at + 2, self._at + 1 + count))
+        return next((n for n in chain(first, others) if self._shards[n] == shard), None)
 
     def _here(self) -> _Desk:
         if self._desk.pid != os.getpid():
@@ -159,7 +158,7 @@ class _Desk:
             if self._end.is_set() or shard in self._leases or (job is not None and not job.stop.is_set()):
                 return
             self._queue[shard] = None
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self.serve, name="headrace-prefetch", daemon=True)
                 try:
                     thread.start()
@@ -186,7 +185,7 @@ class _Desk:
                 self._fetch(job)
             else:
                 self._wait(job)
-            if job.error is not None and not isinstance(job.error, Stopped):
+            if job.error is not None and not isinstance(job.error, Stopped) and (ours or _is_for_all(job.error)):
                 raise job.error
             if ours and job.stop.is_set():
                 self._check_open(shard)
@@ -204,10 +203,10 @@ class _Desk:
             return None
         with self._changed:
             self._queue.pop(shard, None)
-            kept = self._leases.setdefault(shard, lease)
+            kept = None if self._end.is_set() else self._leases.setdefault(shard, lease)
         if kept is not lease:
             lease.release(keep=True)
-        return kept.path
+        return kept.path if kept is not None else None
 
     def release(self, shard: Shard, keep: bool) -> None:
         with self._changed:
@@ -311,3 +310,8 @@ class _Desk:
 
 
 _SWEPT: set[tuple[int, Path]] = set()
+
+
+def _is_for_all(error: BaseException) -> bool:
+    """A Ctrl-C ends the one who got it; whoever else waits for the same shard goes on."""
+    return isinstance(error, Exception)

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from operator import itemgetter, length_hint
 from typing import Any
 
 from headrace.address import Row
 from headrace.catalog.index import Counts, Index
 from headrace.errors import Changed, HeadraceError, StateError, shown
-from headrace.fetch.pool import Pool, Slot
+from headrace.fetch.block import RowBlock, as_block, gather
+from headrace.fetch.chunk import OpenChunk, in_place
+from headrace.fetch.pool import Draws, Mark, Pool, Slot
 from headrace.fetch.resume import FORMAT, Place, Reading, restored
-from headrace.fetch.shelf import OpenChunk, Shelf
+from headrace.fetch.shelf import Shelf
 from headrace.run import Run
 from headrace.stage import Stage, State
 
 log = logging.getLogger("headrace")
 
 BLOCK_ROWS = 1024
+_NO_ROWS: Iterator[Row] = iter(())
+_SECOND = itemgetter(1)
 
 
 class Rows(Stage[Row]):
     """One pass over a lane's share of a source."""
+
+    _mark: Mark
+    _turns: Iterator[int]
+    _ready: Iterator[Row]
 
     def __init__(self, index: Index, run: Run, reading: Reading) -> None:
         self.run = run
@@ -39,70 +49,109 @@ class Rows(Stage[Row]):
 
     def _begin(self) -> None:
         """Go on from where the pool is, with nothing drawn ahead."""
-        self._mark = self._pool.mark()
-        self._block: list[Row] = []
-        self._given = 0
         self._open: dict[Slot, OpenChunk] = {}
+        self._nothing_drawn()
         self._shelf.plan(self._pool.shards_to_come(), cold=self.reading.size.chunks)
 
     # --- items
 
+    # A block of draws is made at once, but each row only when it is asked for, all of it in C: `_turns` counts the
+    # draws of the block, `_ready` turns each into its row. Few rows live at a time, so the garbage collector sleeps.
+
     def __next__(self) -> Row:
-        if self._given == len(self._block) and not self._draw():
-            raise StopIteration
-        row = self._block[self._given]
-        self._given += 1
-        return row
+        try:
+            for row in self._ready:
+                return row
+            if self._draw():
+                for row in self._ready:
+                    return row
+        except BaseException:
+            self._step_back()
+            raise
+        raise StopIteration
+
+    @property
+    def _given(self) -> int:
+        """Draws of the block whose rows were given out."""
+        return self._drawn_rows - length_hint(self._turns)
 
     def _draw(self) -> bool:
-        """The next block of rows. Where reading fails nothing has moved: the next call tries the same rows again."""
-        if self._closed:
-            raise HeadraceError(f"{self.index.listing.source}: these rows were closed")
-        self._tidy()
-        mark = self._pool.mark()
-        done = self._pool.draw(BLOCK_ROWS)
+        """The next block of draws, with the chunks that they come from open."""
+        assert not length_hint(self._turns), "a chunk gave fewer rows than it has"
+        mark, done = self._drawn(BLOCK_ROWS)
         if done is None:
             return False
+        self._mark, self._drawn_rows = mark, done.count
+        self._turns = iter(range(done.count) if done.picks is None else done.picks)
+        feeds = [self._opened(slot, done.epoch).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
+        if done.picks is None:
+            self._ready = map(_SECOND, zip(self._turns, feeds[0]))  # noqa: B905 - the turns end, the feed may go on
+        else:
+            self._ready = map(next, map(feeds.__getitem__, self._turns))
+        return True
+
+    def _step_back(self) -> None:
+        """A row could not be made: nothing of the block counts but what was given out, and that row is tried again."""
+        left = length_hint(self._turns)
+        self._pool.go_to(self._mark)
+        self._pool.skip(max(0, self._drawn_rows - left - 1) if left < self._drawn_rows else 0)
+        self._open.clear()
+        self._nothing_drawn()
+
+    def _nothing_drawn(self) -> None:
+        self._mark = self._pool.mark()
+        self._drawn_rows = 0
+        self._turns = iter(())
+        self._ready = iter(())
+
+    def next_block(self, most: int = BLOCK_ROWS) -> RowBlock | None:
+        """Up to `most` of the next rows as columns, or None at the end. The same rows as item by item, only sooner."""
+        if left := length_hint(self._turns):
+            return as_block([next(self) for _ in range(min(most, left))])
+        mark, done = self._drawn(most)
+        if done is None:
+            return None
         try:
-            self._shelf.want(slot.chunk.shard for slot in done.slots)
-            parts = [
-                self._rows(slot, first, count, done.epoch)
-                for slot, first, count in zip(done.slots, done.firsts, done.counts, strict=True)
-            ]
+            chunks = [self._opened(slot, done.epoch) for slot in done.slots]
+            block = gather(chunks, done, str(self.index.listing.source))
         except BaseException:
             self._pool.go_to(mark)
             raise
-        if done.picks is None:
-            self._block = parts[0]
-        else:
-            rows = [iter(part) for part in parts]
-            self._block = [next(rows[i]) for i in done.picks]
-        self._mark, self._given = mark, 0
-        return True
+        self._nothing_drawn()
+        return block
 
-    def _rows(self, slot: Slot, first: int, count: int, epoch: int) -> list[Row]:
-        if not count:
-            return []
+    def _drawn(self, most: int) -> tuple[Mark, Draws | None]:
+        """Draw, and have what was drawn fetched; with the moment before, to come back to."""
+        if self._closed:
+            raise HeadraceError(f"{self.index.listing.source}: these rows were closed")
+        if len(self._open) > len(self._pool.slots):
+            self._tidy()
+        mark = self._pool.mark()
+        done = self._pool.draw(most)
+        if done is not None:
+            self._shelf.want(slot.chunk.shard for slot in done.slots if slot not in self._open)
+        return mark, done
+
+    def _opened(self, slot: Slot, epoch: int) -> OpenChunk:
         found = self._open.get(slot)
         if found is None:
             order = self._pool.order.rows_of(slot.chunk)
-            found = self._open[slot] = self._shelf.open(slot.chunk, order, epoch, self.reading.rules.shuffle)
-        return found.rows(first, count)
+            with in_place(self.index.listing.label(slot.chunk.shard), slot.chunk):
+                found = self._open[slot] = self._shelf.open(slot.chunk, order, epoch)
+        return found
 
     def _tidy(self) -> None:
         """All that was drawn was given out: let go of the chunks that are used up, and of the shards behind us."""
         live = set(self._pool.slots)
-        gone = [slot for slot in self._open if slot not in live]
-        if gone:
-            for slot in gone:
-                del self._open[slot]
-            self._shelf.keep_only(self._pool.shards_in_use(), self._saved)
+        for slot in [slot for slot in self._open if slot not in live]:
+            del self._open[slot]
+        self._shelf.keep_only(self._pool.shards_in_use(), self._saved)
 
     # --- state
 
     def state_dict(self) -> State:
         pool, here = self._pool, self._pool.mark()
-        if self._given < len(self._block):
+        if length_hint(self._turns):
             pool.go_to(self._mark)
             pool.skip(self._given)
         try:

@@ -6,91 +6,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from headrace.address import Address, Row
 from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Index
 from headrace.catalog.lines import LineIndex
 from headrace.catalog.shard import Shard
 from headrace.catalog.text import open_shard
-from headrace.errors import DataError, shown
 from headrace.fetch.cache import ShardCache
+from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.lines import LineReader
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.fetch.prefetch import ShardPrefetcher
-from headrace.fetch.values import to_python
 from headrace.run import Run
 
 if TYPE_CHECKING:
     from headrace.rng import I64
 
-SEGMENT_ROWS = 256
-SEGMENT_BYTES = 4 << 20
-"""Rows become Python objects in runs of so many at most; the rest of a chunk stays Arrow data."""
 RANGE_SHARE = 4
 """A row group is read by range, while its shard downloads, if it is no more than 1/4 of the shard."""
-
-_new = tuple.__new__
-
-
-class OpenChunk:
-    """A chunk that was read. `rows` gives its rows in the order of the plan."""
-
-    def __init__(self, chunk: Chunk, data: Any, order: I64, prefix: tuple[str, int, str], shuffled: bool) -> None:
-        self.chunk, self._data, self._order, self._prefix = chunk, data, order, prefix
-        self._shuffled = shuffled
-        nbytes = max(chunk.nbytes, 1)
-        self._step = max(1, min(SEGMENT_ROWS, chunk.rows * SEGMENT_BYTES // nbytes))
-        self._ready: list[Row] = []
-        self._first = 0
-
-    def rows(self, first: int, count: int) -> list[Row]:
-        """Rows [first, first + count) of the order. Asked for once, from the front on."""
-        stop = first + count
-        if self._first + len(self._ready) < stop:
-            start = max(first, self._first + len(self._ready))
-            kept = self._ready[first - self._first :] if first < start else []
-            self._ready, self._first = kept + self._made(start, max(stop, start + self._step)), first
-        return self._ready[first - self._first : stop - self._first]
-
-    def _made(self, start: int, stop: int) -> list[Row]:
-        order = self._order[start:stop]
-        numbers = (order + self.chunk.first).tolist()
-        source, epoch, shard = self._prefix
-        addresses = [_new(Address, (source, epoch, shard, number)) for number in numbers]
-        if isinstance(self._data, list):
-            return [_new(Row, (a, self._data[i])) for a, i in zip(addresses, order.tolist(), strict=True)]
-        batch = self._data.take(_arrow(order)) if self._shuffled else self._data.slice(start, len(order))
-        names = batch.schema.names
-        columns = [_values(batch.column(i), names[i], addresses) for i in range(len(names))]
-        if not columns:
-            return [_new(Row, (a, {})) for a in addresses]
-        return [
-            _new(Row, (a, dict(zip(names, values, strict=True))))
-            for a, values in zip(addresses, zip(*columns, strict=True), strict=True)
-        ]
-
-
-def _arrow(order: I64) -> Any:
-    import pyarrow as pa
-
-    return pa.array(order)
-
-
-def _values(column: Any, name: str, addresses: Sequence[Address]) -> list[Any]:
-    import pyarrow as pa
-
-    try:
-        return to_python(column)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        for i, address in enumerate(addresses):
-            try:
-                to_python(column.slice(i, 1))
-            except (pa.ArrowException, ValueError, OverflowError) as cause:
-                raise DataError(
-                    f"{address}, column {shown(name)!r}: its value cannot be read: {shown(cause)}"
-                ) from cause
-        raise DataError(f"{addresses[0]} and after, column {shown(name)!r}: {shown(error)}") from error
 
 
 class Shelf:
@@ -121,10 +54,10 @@ class Shelf:
                     self._held.add(number)
                     self._prefetch.want(self.index.listing.shard(number))
 
-    def open(self, chunk: Chunk, order: I64, epoch: int, shuffled: bool) -> OpenChunk:
+    def open(self, chunk: Chunk, order: I64, epoch: int) -> OpenChunk:
         listing = self.index.listing
         prefix = (str(listing.source), epoch, listing.label(chunk.shard))
-        return OpenChunk(chunk, self._read(chunk), order, prefix, shuffled)
+        return OpenChunk(chunk, self._read(chunk), order, prefix)
 
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
         """Close what is not needed; let go of what is neither needed nor part of the state that was saved last."""

@@ -1,0 +1,79 @@
+"""Local paths by pattern, as the shell finds them, with two differences from the standard library's `glob`: a folder that
+cannot be read is an error and not a smaller source, and links that lead in a circle are gone round once.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace.catalog.plain import explain_open
+from headrace.errors import shown
+
+
+def find_paths(pattern: str) -> tuple[list[str], list[str]]:
+    """What matches, in name order: files (of any kind, also broken links), and folders. `**` crosses folders."""
+    root = "/" if pattern.startswith("/") else ""
+    parts = [part for part in pattern.split("/") if part]
+    found = sorted(set(_matches(root, parts, _identity(root))))
+    folders = [path for path in found if Path(path).is_dir()]
+    return [path for path in found if path not in set(folders)], folders
+
+
+def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]]) -> Iterator[str]:
+    """`above`: the folders that the way to this one goes through."""
+    part, rest = parts[0], parts[1:]
+    if not glob.has_magic(part):
+        path = folder + part
+        if rest:
+            yield from _matches(f"{path}/", rest, above | _identity(path))
+        elif os.path.lexists(path):
+            yield path
+        return
+    if part == "**" and rest:
+        yield from _matches(folder, rest, above)
+    fits = re.compile(fnmatch.translate("*" if part == "**" else part)).match
+    for entry in _entries(folder):
+        if not fits(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):
+            continue
+        path = folder + entry.name
+        if not rest:
+            yield path
+        if (rest or part == "**") and _is_folder(entry):
+            here = _identity(path)
+            if part != "**":
+                yield from _matches(f"{path}/", rest, above | here)
+            elif not here <= above:
+                yield from _matches(f"{path}/", parts, above | here)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder or ".") as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise explain_open(error, Path(folder), shown(folder.rstrip("/"))) from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise explain_open(error, Path(entry.path), shown(entry.path)) from error
+
+
+def _identity(folder: str) -> frozenset[tuple[int, int]]:
+    try:
+        found = os.stat(folder or ".")  # noqa: PTH116 - of a string, as all paths here
+    except OSError:
+        return frozenset()
+    return frozenset([(found.st_dev, found.st_ino)])

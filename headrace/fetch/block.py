@@ -1,0 +1,71 @@
+"""Rows by the block: columns of Python values, and the address of each row, made only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from headrace.address import Address, Row
+from headrace.fetch.chunk import Columns, OpenChunk
+from headrace.fetch.pool import Draws, dealt
+
+T = TypeVar("T")
+
+
+class RowBlock:
+    """Some rows in the order in which they were drawn, by columns. A JSON line without a column has None there."""
+
+    def __init__(
+        self, source: str, epoch: int, columns: Columns, shards: Sequence[str], numbers: Sequence[int]
+    ) -> None:
+        self.source, self.epoch, self.columns = source, epoch, columns
+        self._shards, self._numbers = shards, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def addresses(self) -> list[Address]:
+        pairs = zip(self._shards, self._numbers, strict=True)
+        return [Address(self.source, self.epoch, shard, number) for shard, number in pairs]
+
+
+def gather(chunks: Sequence[OpenChunk], done: Draws, source: str) -> RowBlock:
+    """The rows of a block of draws out of the chunks they come from."""
+    spans = list(zip(done.firsts, done.counts, strict=True))
+    parts = [chunk.part(*span) for chunk, span in zip(chunks, spans, strict=True)]
+    numbers = [chunk.numbers(*span) for chunk, span in zip(chunks, spans, strict=True)]
+    labels = [chunk.label for chunk in chunks]
+    if done.picks is None:
+        return RowBlock(source, done.epoch, _columns(parts[0]), labels * done.count, numbers[0])
+    order = dealt(done.picks, done.counts, list(accumulate(done.counts, initial=0))[:-1]).tolist()
+    shards = [labels[i] for i in done.picks]
+    return RowBlock(source, done.epoch, _joined(parts, order), shards, _picked(numbers, order))
+
+
+def as_block(rows: Sequence[Row]) -> RowBlock:
+    """Rows that were already made, as a block."""
+    first = rows[0].address
+    shards, numbers = [row.address.shard for row in rows], [row.address.row for row in rows]
+    return RowBlock(first.source, first.epoch, _columns([row.data for row in rows]), shards, numbers)
+
+
+def _joined(parts: Sequence[Columns | list[dict[str, Any]]], order: Sequence[int]) -> Columns:
+    if isinstance(parts[0], list):
+        return _columns(_picked([part for part in parts if isinstance(part, list)], order))
+    columns = [part for part in parts if isinstance(part, dict)]
+    return {name: _picked([part[name] for part in columns], order) for name in columns[0]}
+
+
+def _picked(parts: Sequence[Sequence[T]], order: Sequence[int]) -> list[T]:
+    joined = list(chain.from_iterable(parts))
+    return list(itemgetter(*order)(joined)) if len(order) > 1 else [joined[i] for i in order]
+
+
+def _columns(part: Columns | list[dict[str, Any]]) -> Columns:
+    if isinstance(part, dict):
+        return part
+    names = dict.fromkeys(name for row in part for name in row)
+    return {name: [row.get(name) for row in part] for name in names}

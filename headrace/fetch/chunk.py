@@ -1,0 +1,132 @@
+"""A chunk that was read: its rows in the order of the plan, one by one or by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.address import Address, Row
+from headrace.errors import DataError, HeadraceError, shown
+from headrace.fetch.plan import Chunk
+from headrace.fetch.values import taken, to_python
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+SEGMENT_BYTES = 4 << 20
+"""Chunks of more bytes than this become Python values piece by piece; what is left of them stays Arrow data."""
+
+Columns: TypeAlias = dict[str, Sequence[Any]]
+
+_new = tuple.__new__
+
+
+class in_place:
+    """What goes wrong in here says where, and is never taken for the end of the data.
+
+    A class, because contextlib hands a StopIteration through as it came.
+    """
+
+    def __init__(self, label: str, chunk: Chunk) -> None:
+        self._label, self._chunk = label, chunk
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, HeadraceError):
+            return
+        first = self._chunk.first
+        where = f"rows {first} to {first + self._chunk.rows - 1} of {shown(self._label)}"
+        if isinstance(error, StopIteration):
+            raise RuntimeError(f"StopIteration while reading {where}: {error}") from error
+        error.add_note(f"while reading {where}")
+
+
+class OpenChunk:
+    def __init__(self, chunk: Chunk, data: Any, order: I64, prefix: tuple[str, int, str]) -> None:
+        """`data`: the rows in file order, an Arrow batch or (JSON lines) a list of dicts; `order`: the plan's order of
+        them; `prefix`: the start of their addresses.
+        """
+        self.chunk, self._data, self._order, self._prefix = chunk, data, order, prefix
+        self._is_small = chunk.nbytes <= SEGMENT_BYTES
+        self._step = chunk.rows if self._is_small else max(1, SEGMENT_BYTES * chunk.rows // chunk.nbytes)
+        self._whole: Columns | None = None
+        self._at = -1
+        self._feed: Iterator[Row] = iter(())
+
+    @property
+    def label(self) -> str:
+        return self._prefix[2]
+
+    def rows(self, first: int, count: int) -> Iterator[Row]:
+        """An iterator that is good for rows [first, first + count) of the order."""
+        if self._at != first:
+            self._feed = chain.from_iterable(map(self._segment, range(first, self.chunk.rows, self._step)))
+        self._at = first + count
+        return self._feed
+
+    def numbers(self, first: int, count: int) -> list[int]:
+        """The numbers in the shard of these rows of the order."""
+        return (self._order[first : first + count] + self.chunk.first).tolist()  # type: ignore[no-any-return]
+
+    def part(self, first: int, count: int) -> Columns | list[dict[str, Any]]:
+        """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are."""
+        if isinstance(self._data, list):
+            return [self._data[i] for i in self._order[first : first + count].tolist()]
+        if not self._is_small:
+            return self._converted(taken(self._data, self._order[first : first + count]), self.numbers(first, count))
+        if self._whole is None:
+            self._whole, self._data = self._all_converted(), None
+        return {name: column[first : first + count] for name, column in self._whole.items()}
+
+    def _all_converted(self) -> Columns:
+        """A small chunk becomes Python values as it lies, then in order: references move more cheaply than text."""
+        columns = self._converted(self._data, range(self.chunk.first, self.chunk.first + self.chunk.rows))
+        order = self._order.tolist()
+        if order == list(range(len(order))):
+            return columns
+        pick = itemgetter(*order)
+        return {name: pick(column) for name, column in columns.items()}
+
+    def _segment(self, first: int) -> Iterator[Row]:
+        """The rows from `first` on that become Python values at once."""
+        numbers = self.numbers(first, self._step)
+        with in_place(self.label, self.chunk):
+            part = self.part(first, self._step)
+        dicts = iter(part) if isinstance(part, list) else _dicts(part, len(numbers))
+        return map(_new, repeat(Row), zip(repeat(self._prefix), numbers, dicts))
+
+    def _converted(self, batch: Any, numbers: Sequence[int]) -> Columns:
+        names = batch.schema.names
+        return {names[i]: self._values(batch.column(i), names[i], numbers) for i in range(len(names))}
+
+    def _values(self, column: Any, name: str, numbers: Sequence[int]) -> list[Any]:
+        import pyarrow as pa
+
+        bad = (pa.ArrowException, ValueError, OverflowError)
+        try:
+            return to_python(column)
+        except bad as error:
+            for i, number in enumerate(numbers):
+                try:
+                    to_python(column.slice(i, 1))
+                except bad as cause:
+                    where = Address(*self._prefix, number)
+                    message = f"{where}, column {shown(name)!r}: its value cannot be read: {shown(cause)}"
+                    raise DataError(message) from cause
+            where = Address(*self._prefix, numbers[0])
+            raise DataError(f"{where} and after, column {shown(name)!r}: {shown(error)}") from error
+
+
+def _dicts(columns: Columns, count: int) -> Iterator[dict[str, Any]]:
+    """A dict per row out of the columns, made at the moment the row is drawn."""
+    assert all(len(column) == count for column in columns.values())
+    if not columns:
+        return ({} for _ in range(count))
+    if len(columns) == 1:
+        ((name, values),) = columns.items()
+        return ({name: value} for value in values)
+    return map(dict, map(zip, repeat(tuple(columns)), zip(*columns.values(), strict=True)))  # in C, all of it
