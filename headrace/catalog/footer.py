@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
+from headrace.catalog.schemas import Schema
 from headrace.catalog.shard import Shard
 from headrace.errors import DataError, shown
 
@@ -19,9 +20,6 @@ MOST_GROUPS = 1_000_000
 MOST_COLUMNS = 20_000
 SAMPLED = 16
 """Row groups whose column sizes are looked at; they stand for the others."""
-
-Schema: TypeAlias = tuple[tuple[str, str], ...]
-"""Column names and types, as text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,31 +141,3 @@ def _schema(shard: Shard, meta: Any) -> Schema:
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DataError(f"{shard}: its schema cannot be read: {shown(error)}") from error
     return tuple((field.name, str(field.type)) for field in schema)
-
-
-def check_schema(one: Shard, first: Schema, other: Shard, second: Schema, columns: list[str] | None) -> None:
-    """Two shards of a source have the same columns, as far as they are read."""
-    if first == second:
-        return
-    a, b = dict(first), dict(second)
-    for name in columns if columns is not None else [*a, *(n for n in b if n not in a)]:
-        if name not in a or name not in b:
-            has, lacks = (one, other) if name in a else (other, one)
-            raise DataError(
-                f"column {shown(name)!r} is in {has} but not in {lacks}; the shards of a source must agree: "
-                f"name the columns to read with columns=, or read the files as two sources"
-            )
-        if _plain_type(a[name]) != _plain_type(b[name]) and "null" not in (a[name], b[name]):
-            raise DataError(
-                f"column {shown(name)!r} is {shown(a[name])} in {one} but {shown(b[name])} in {other}; the shards of a "
-                f"source must agree: leave it out with columns=, or read the files as two sources"
-            )
-
-
-def _plain_type(text: str) -> str:
-    """Types that give the same Python values count as one."""
-    if text.startswith("dictionary<values="):
-        text = text.removeprefix("dictionary<values=").partition(",")[0]
-    for long in ("large_string", "large_binary", "large_list"):
-        text = text.replace(long, long.removeprefix("large_"))
-    return text.replace("string_view", "string").replace("binary_view", "binary")

@@ -21,8 +21,11 @@ def find_paths(pattern: str) -> tuple[list[str], list[str]]:
     root = "/" if pattern.startswith("/") else ""
     parts = [part for part in pattern.split("/") if part]
     found = sorted(set(_matches(root, parts, _identity(root))))
-    folders = [path for path in found if Path(path).is_dir()]
-    return [path for path in found if path not in set(folders)], folders
+    files: list[str] = []
+    folders: list[str] = []
+    for path in found:
+        (folders if Path(path).is_dir() else files).append(path)
+    return files, folders
 
 
 def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]]) -> Iterator[str]:
@@ -32,7 +35,7 @@ def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]
         path = folder + part
         if rest:
             yield from _matches(f"{path}/", rest, above | _identity(path))
-        elif os.path.lexists(path):
+        elif _exists(path):
             yield path
         return
     if part == "**" and rest:
@@ -60,6 +63,16 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return []
     except OSError as error:
         raise explain_open(error, Path(folder), shown(folder.rstrip("/"))) from error
+
+
+def _exists(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise explain_open(error, Path(path), shown(path)) from error
+    return True
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -15,11 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.catalog.footer import GroupRows, Schema, check_schema, read_footer
+from headrace.catalog.footer import GroupRows, read_footer
 from headrace.catalog.lines import LineIndex
 from headrace.catalog.listing import Listing
+from headrace.catalog.schemas import Agreement, Schema, check_names
 from headrace.catalog.shard import Shard
-from headrace.errors import SpecError, shown
+from headrace.errors import shown
 from headrace.files import publish_json
 from headrace.locks import locked
 
@@ -43,7 +44,7 @@ class Index:
         self._index_text = index_text
         self._known: list[ShardIndex] | None = None
         self._rows: I64 | None = None
-        self._first: tuple[int, Schema] | None = None
+        self._agreed = Agreement(None)
         self.shard = lru_cache(maxsize=256)(self._shard)
 
     @property
@@ -107,21 +108,19 @@ class Index:
         return found
 
     def check_columns(self, i: int, columns: list[str] | None) -> None:
-        """Shard i has the columns that are read, of the same types as the first shard that was looked at."""
+        """Shard i has the columns that are read, of the same types as the shards that were looked at before."""
         found = self.shard(i)
         if isinstance(found, LineIndex):
             return
-        if self._first is None:
-            _check_names(columns, [name for name, _ in found.schema], self.listing.shard(i))
-            self._first = (i, found.schema)
-        first, schema = self._first
-        if schema is not found.schema:
-            check_schema(self.listing.shard(first), schema, self.listing.shard(i), found.schema, columns)
+        if self._agreed.columns != columns:
+            self._agreed = Agreement(columns)
+        if i not in self._agreed:
+            self._agreed.add(i, self.listing.shard(i), found.schema)
 
     def check_known_columns(self, columns: list[str] | None) -> None:
         """The same for all shards whose columns are known by now, and for the one column of text."""
         if self.listing.source.kind == "txt":
-            _check_names(columns, [self.listing.source.column], self.listing.source)
+            check_names(columns, [self.listing.source.column], self.listing.source)
         for i in range(self.num_shards if self._known is not None else min(self.num_shards, 1)):
             self.check_columns(i, columns)
 
@@ -143,12 +142,6 @@ class Index:
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
         return found
-
-
-def _check_names(columns: list[str] | None, names: list[str], where: object) -> None:
-    for name in columns or []:
-        if name not in names:
-            raise SpecError(f"no column {shown(name)!r} in {where}; it has {', '.join(shown(n) for n in names)}")
 
 
 class Counts:

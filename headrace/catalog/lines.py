@@ -30,12 +30,15 @@ BLOCK = 1 << 20
 
 _NEWLINE = 10
 _BOM = b"\xef\xbb\xbf"
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAGIC = {
     b"\x1f\x8b": "gzip data; give it a name that ends in .gz",
     b"\x28\xb5\x2f\xfd": "zstd data; give it a name that ends in .zst",
     b"\xfd7zXZ\x00": "xz data; decompress it, or recompress it with zstd",
+    b"BZh91AY&SY": "bzip2 data; decompress it, or recompress it with zstd",
     b"PK\x03\x04": "a zip archive; unpack it",
     b"PAR1\x15": "a parquet file; name it with a parquet: spec",
+    LFS_POINTER: "a Git LFS pointer, which stands for the file; fetch the file itself with git lfs pull",
     b"\xff\xfe": "UTF-16 text; convert it with iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "UTF-16 text; convert it with iconv -f UTF-16 -t UTF-8",
 }

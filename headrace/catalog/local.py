@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.catalog.globs import find_paths
 from headrace.catalog.listing import Listing, signature
 from headrace.catalog.plain import PlainFile, Signature, nearest
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.source import Source
-from headrace.errors import Changed, NotFound, shown
+from headrace.errors import Changed, DataError, NotFound, shown
 
 BLOCK = 4 << 20
 
@@ -37,18 +38,25 @@ class LocalOrigin(Origin):
 
 def list_local(source: Source) -> Listing:
     """Files by path or glob, in name order. A missing, unreadable or odd file is an error here, not an empty source."""
-    pattern = source.path.removeprefix("file://")
-    if glob.has_magic(pattern) and not os.path.lexists(pattern):
-        paths = sorted(p for p in glob.glob(pattern, recursive=True) if not Path(p).is_dir())  # noqa: PTH207
-        if not paths:
-            raise NotFound(f"no file matches {shown(pattern)}{nearest(Path(pattern))}")
-    else:
-        paths = [pattern]
     files = []
-    for path in paths:
+    for path in _paths(source.path.removeprefix("file://"), source.kind):
         with PlainFile(path) as file:
             files.append((path, file.signature.size, str(file.signature.mtime_ns)))
     return Listing.of(source, signature(files), LocalOrigin(), files)
+
+
+def _paths(pattern: str, kind: str) -> list[str]:
+    paths, folders = [pattern], [pattern]
+    if os.path.isdir(pattern):  # noqa: PTH112 - does not raise where the way to it is barred
+        paths = []
+    elif glob.has_magic(pattern) and not os.path.lexists(pattern):
+        paths, folders = find_paths(pattern)
+    if paths:
+        return paths
+    if not folders:
+        raise NotFound(f"no file matches {shown(pattern)}{nearest(Path(pattern))}")
+    folder = shown(folders[0])
+    raise DataError(f"{folder} is a folder, not a file; name its files with a glob, for example {folder}/*.{kind}")
 
 
 def open_listed(shard: Shard) -> PlainFile:

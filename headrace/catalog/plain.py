@@ -114,7 +114,7 @@ def open_regular(path: Path, label: str) -> tuple[int, Signature]:
     except HeadraceError:
         raise
     except (OSError, ValueError) as error:
-        raise _explain_open(error, path, label) from error
+        raise explain_open(error, path, label) from error
     try:
         found = os.fstat(fd)
         _refuse_irregular(found, label)
@@ -128,13 +128,13 @@ def _refuse_irregular(found: os.stat_result, label: str) -> None:
     if stat.S_ISREG(found.st_mode):
         return
     if stat.S_ISDIR(found.st_mode):
-        raise DataError(f"{label} is a folder, not a file; name its files with a glob, for example {label}/*.txt")
+        raise DataError(f"{label} is a folder, not a file; name its files with a glob, for example {label}/*")
     kinds = {stat.S_IFIFO: "a fifo", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     what = kinds.get(stat.S_IFMT(found.st_mode), "something else")
     raise DataError(f"{label} is {what}, not a regular file, so its rows cannot be read twice; save them in a file")
 
 
-def _explain_open(error: OSError | ValueError, path: Path, label: str) -> HeadraceError:
+def explain_open(error: OSError | ValueError, path: Path, label: str) -> HeadraceError:
     if isinstance(error, ValueError):
         return NotFound(f"{label}: no such file ({error})")
     if error.errno == errno.ELOOP:
@@ -171,14 +171,17 @@ def read_exactly(fd: int, start: int, stop: int, label: str) -> bytes:
 
 
 def nearest(path: Path) -> str:
-    """The nearest names in the same folder, for an error."""
+    """The nearest names in the same folder, or in the last one on the way that exists, for an error."""
+    folder, name = path.parent, path.name
     try:
-        names = sorted(p.name for p in path.parent.iterdir())[:10_000]
+        while not folder.is_dir() and folder != folder.parent:
+            folder, name = folder.parent, folder.name
+        names = sorted(p.name for p in folder.iterdir())[:10_000]
     except OSError:
-        return f"; the folder {shown(path.parent)} cannot be listed"
-    close = difflib.get_close_matches(path.name, names, n=3, cutoff=0.4)
-    return (
-        f"; nearest there: {', '.join(shown(n) for n in close)}"
-        if close
-        else f"; {shown(path.parent)} has none like it"
-    )
+        return f"; the folder {shown(folder)} cannot be listed"
+    there = "there" if folder == path.parent else f"in {shown(folder)}"
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    if close:
+        return f"; nearest {there}: {', '.join(shown(n) for n in close)}"
+    some = ", ".join(shown(n) for n in names[:3]) + (", …" if len(names) > 3 else "")
+    return f"; {shown(folder)} has {some or 'no file'}"

@@ -280,10 +280,10 @@ class ShardCache:
             if found.look is not None:
                 log.info("%s: %s is gone; fetching it again", shard, shown(place))
             return False
+        if found.ours and not there.st_mode & stat.S_IRUSR:
+            place.chmod(0o444)
+            there = place.lstat()
         if self._is_content(shard, place):
-            if not there.st_mode & stat.S_IRUSR:
-                place.chmod(0o444)
-                there = place.lstat()
             found.seen(there).write(place, self._files)
             return True
         log.warning("%s: the cached file %s is damaged; fetching it again", shard, shown(place))

@@ -41,7 +41,7 @@ class in_place:
         first = self._chunk.first
         where = f"rows {first} to {first + self._chunk.rows - 1} of {shown(self._label)}"
         if isinstance(error, StopIteration):
-            raise RuntimeError(f"StopIteration while reading {where}: {error}") from error
+            raise RuntimeError(f"StopIteration while reading {where}: {error}") from error  # noqa: TRY004
         error.add_note(f"while reading {where}")
 
 

@@ -1,0 +1,3 @@
+from headrace.tools.main import run
+
+run()

@@ -1,0 +1,24 @@
+"""The command line: one file per command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from headrace.errors import HeadraceError
+from headrace.tools.demo import demo
+from headrace.tools.rows import rows
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Feeds training runs from raw data where it lies.")
+app.command()(demo)
+app.command()(rows)
+
+
+def run() -> None:
+    """Errors of ours are told in a sentence; everything else is a bug and shows its traceback."""
+    try:
+        app()
+    except HeadraceError as error:
+        typer.echo(f"headrace: {error}", err=True)
+        sys.exit(2)
