@@ -22,7 +22,7 @@ def everything(spec: str | Source, tmp_path: Path, **options: Any) -> list[dict[
 
 
 def refusal(spec: str | Source, tmp_path: Path, **options: Any) -> HeadraceError:
-    """The error of our family that reading everything ends in. Its message is fit to be shown and gives nothing away."""
+    """The error of our family that reading everything ends in. Its message is fit to be shown and holds no secret."""
     with pytest.raises(HeadraceError) as caught:
         everything(spec, tmp_path, **options)
     message = str(caught.value)

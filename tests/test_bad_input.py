@@ -6,6 +6,7 @@ The details of lines, archives and layouts have tests of their own.
 from __future__ import annotations
 
 import gzip
+import json
 import logging
 import os
 import socket
@@ -22,7 +23,7 @@ from refused import CANARY, check_refused, everything, refusal
 
 from headrace import rows
 from headrace.catalog.source import Source
-from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound, SpecError, Unreachable
+from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound
 from headrace.testing import LocalHub, write_jsonl, write_parquet, write_txt
 
 pytestmark = pytest.mark.timeout(20)
@@ -149,12 +150,6 @@ def test_a_repo_that_cannot_be_read_says_which_why_and_what_to_do(
     check_refused(refusal(spec, tmp_path), kind, said)
 
 
-def test_a_hub_that_does_not_answer_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("headrace.catalog.retry.time.sleep", lambda seconds: None)
-    check_refused(refusal("hf:org/good", tmp_path), Unreachable, "^org/good@main: no answer")
-
-
 # --- files that are not files
 
 
@@ -279,112 +274,6 @@ def test_a_file_name_of_any_bytes_is_read_and_shown_escaped(tmp_path: Path, kind
     check_refused(refusal(f"{kind}:{tmp_path}/*.{kind}", tmp_path), DataError, "Git LFS pointer")
 
 
-# --- columns that do not agree
-
-A: dict[str, Any] = {"text": ["a"], "n": [1]}
-MIXED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "another type": (
-        A,
-        {"text": ["b"], "n": ["x"]},
-        r"column 'n' is int64 in \S+/000.parquet but string in \S+/001.parquet; .*columns=",
-    ),
-    "a column less": (A, {"text": ["b"]}, r"column 'n' is in \S+/000.parquet but not in \S+/001.parquet; .*columns="),
-    "a column more": ({"text": ["b"]}, A, r"column 'n' is in \S+/001.parquet but not in \S+/000.parquet; .*columns="),
-    "inside a struct": (
-        {"s": [{"x": 1}]},
-        {"s": [{"x": "1"}]},
-        r"column 's' is struct<x: int64> in .* but struct<x: string>",
-    ),
-    "a struct with less": (
-        {"s": [{"x": 1, "y": 2}]},
-        {"s": [{"x": 1}]},
-        "column 's' is struct<x: int64, y: int64> in .* but struct<x: int64>",
-    ),
-    "escape codes": ({"\x1b[31mred": [1]}, {"blue": [1]}, r"column '\\+x1b\[31mred' is in"),
-}
-
-
-def write_tables(folder: Path, *tables: Any, **options: Any) -> str:
-    folder.mkdir(exist_ok=True)
-    for i, table in enumerate(tables):
-        pq.write_table(
-            table if isinstance(table, pa.Table) else pa.table(table), folder / f"{i:03d}.parquet", **options
-        )
-    return f"parquet:{folder}/*.parquet"
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("case", MIXED)
-def test_shards_that_do_not_agree_are_named_both_with_the_column(tmp_path: Path, case: str, shuffle: bool) -> None:
-    one, other, said = MIXED[case]
-    check_refused(refusal(write_tables(tmp_path / "in", one, other), tmp_path, shuffle=shuffle), DataError, said)
-
-
-def test_nulls_in_the_first_shard_do_not_hide_that_later_ones_disagree(tmp_path: Path) -> None:
-    spec = write_tables(tmp_path / "in", {"s": pa.nulls(1)}, {"s": [1]}, {"s": pa.nulls(2)}, {"s": ["x"]})
-    check_refused(
-        refusal(spec, tmp_path), DataError, r"column 's' is int64 in \S+/001.parquet but string in \S+/003.parquet"
-    )
-
-
-SAME: dict[str, tuple[Any, Any, list[str] | None]] = {
-    "another order": (A, {"n": [1], "text": ["a"]}, None),
-    "all null": (A, {"text": ["a"], "n": pa.nulls(1)}, None),
-    "all null first": ({"text": ["a"], "n": pa.nulls(1)}, A, None),
-    "all null inside": ({"l": [[1]], "s": [{"x": [None]}]}, {"l": [[]], "s": [{"x": ["a"]}]}, None),
-    "not null": ({"n": [1]}, pa.table({"n": [1]}, pa.schema([pa.field("n", pa.int64(), nullable=False)])), None),
-    "never null inside": (
-        {"l": pa.array([[1]], pa.list_(pa.field("item", pa.int64(), nullable=False)))},
-        {"l": pa.array([[1]], pa.large_list(pa.int64()))},
-        None,
-    ),
-    "other text types": ({"t": ["a"]}, {"t": pa.array(["a"], pa.large_string()).dictionary_encode()}, None),
-    "the odd column is not read": (A, {"text": ["a"], "n": ["x"]}, ["text"]),
-    "the column that lacks is not read": (A, {"text": ["a"]}, ["text"]),
-}
-
-
-@pytest.mark.parametrize("case", SAME)
-def test_shards_whose_rows_look_alike_agree(tmp_path: Path, case: str) -> None:
-    one, other, columns = SAME[case]
-    found = everything(write_tables(tmp_path / "in", one, other), tmp_path, columns=columns)
-    assert len(found) == 2
-    assert set(found[0]) == set(found[1])
-
-
-def test_lists_of_older_writers_agree_with_those_of_newer_ones(tmp_path: Path) -> None:
-    spec = write_tables(tmp_path / "in", {"l": [[1]]})
-    pq.write_table(pa.table({"l": [[2]]}), tmp_path / "in" / "old.parquet", use_compliant_nested_type=False)
-    assert [row["l"] for row in everything(spec, tmp_path)] == [[1], [2]]
-
-
-def test_two_columns_of_one_name_are_refused_where_they_are_read(tmp_path: Path) -> None:
-    twice = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
-    spec = write_tables(tmp_path / "in", twice, twice)
-    check_refused(refusal(spec, tmp_path), DataError, r"000.parquet: two columns are named 'a'.*columns=")
-    assert everything(spec, tmp_path, columns=["b"]) == [{"b": 3}] * 2
-
-
-def test_a_large_source_sees_another_schema_when_it_comes_to_it(tmp_path: Path) -> None:
-    spec = write_tables(tmp_path / "in", A)
-    first = (tmp_path / "in" / "000.parquet").read_bytes()
-    for i in range(1, 530):
-        (tmp_path / "in" / f"{i:03d}.parquet").write_bytes(first)
-    pq.write_table(pa.table({"text": ["b"], "n": ["x"]}), tmp_path / "in" / "520.parquet")
-    said = r"column 'n' is int64 in \S+/000.parquet but string in \S+/520.parquet"
-    with rows(spec, cache_dir=tmp_path / "data") as stage:
-        assert stage.reading.rules.coordinate == "windows"
-        assert [next(stage).data for _ in range(520)] == [{"text": "a", "n": 1}] * 520
-        for _ in range(2):  # it does not go away, and nothing is passed over
-            with pytest.raises(DataError, match=said):
-                next(stage)
-    check_refused(refusal(spec, tmp_path, shuffle=True), DataError, said)
-    assert len(everything(spec, tmp_path, columns=["text"])) == 530
-    check_refused(
-        refusal(spec, tmp_path, columns=["no"]), SpecError, "no column 'no' in .*/000.parquet; it has text, n"
-    )
-
-
 # --- nothing in it
 
 
@@ -406,6 +295,89 @@ def test_a_source_without_a_single_row_has_none_and_says_so(
     with caplog.at_level(logging.WARNING):
         assert everything(spec, tmp_path, shuffle=True) == []
     assert [r.message for r in caplog.records] == [f"{spec}:text has no rows, in 2 shards"]
+
+
+# --- files that change
+
+
+def write_rows(path: Path, kind: str, mark: str) -> list[dict[str, Any]]:
+    """4,000 rows of a few kilobytes in several chunks; `mark` sets them apart and is of the same size everywhere."""
+    found = [{"text": f"{mark} {i:05d}"} for i in range(4000)]
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(found), path, row_group_size=500, use_dictionary=False, compression="none")
+    else:
+        text = "\n".join(row["text"] if kind == "txt" else json.dumps(row) for row in found)
+        path.write_text(text + "\n")
+    return found
+
+
+def replace_with(path: Path, make: Callable[[Path], object]) -> None:
+    other = path.with_name("other")
+    make(other)
+    other.replace(path)
+
+
+CHANGES: dict[str, tuple[Callable[[Path, str], object], type[HeadraceError], str]] = {
+    "is replaced": (lambda p, kind: replace_with(p, lambda q: write_rows(q, kind, "new")), Changed, "start anew"),
+    "is rewritten": (lambda p, kind: write_rows(p, kind, "new"), Changed, "start anew"),
+    "is cut": (lambda p, kind: os.truncate(p, 3000), Changed, "start anew"),
+    "grows": (lambda p, kind: os.truncate(p, 300_000), Changed, "start anew"),
+    "is removed": (lambda p, kind: p.unlink(), NotFound, "no such file"),
+    "becomes a fifo": (lambda p, kind: replace_with(p, os.mkfifo), DataError, "is a fifo"),
+    "becomes a folder": (lambda p, kind: (p.unlink(), p.mkdir()), DataError, "is a folder"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_file_that_changes_before_it_is_read_is_named(tmp_path: Path, kind: str, case: str) -> None:
+    change, error, said = CHANGES[case]
+    path = tmp_path / f"a.{kind}"
+    write_rows(path, kind, "old")
+    os.utime(path, ns=(1, 1))
+    with rows(f"{kind}:{path}", cache_dir=tmp_path / "data") as stage:
+        change(path, kind)
+        with pytest.raises(HeadraceError) as caught:
+            next(stage)
+    check_refused(caught.value, error, rf"a\.{kind}:? .*{said}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_file_that_changes_while_it_is_read_gives_its_own_rows_or_is_named(
+    tmp_path: Path, kind: str, case: str
+) -> None:
+    change = CHANGES[case][0]
+    path, found = tmp_path / f"a.{kind}", []
+    want = write_rows(path, kind, "old")
+    os.utime(path, ns=(1, 1))
+    with rows(f"{kind}:{path}", cache_dir=tmp_path / "data") as stage:
+        found += [next(stage).data for _ in range(600)]
+        change(path, kind)
+        if case in ("is rewritten", "is cut", "grows"):
+            with pytest.raises(Changed, match=rf"a\.{kind} changed while reading: .*; let its writer finish"):
+                found += [row.data for row in stage]
+        else:  # what was opened is still there
+            found += [row.data for row in stage]
+            assert len(found) == 4000
+    assert found == want[: len(found)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_replaced_between_epochs_is_counted_anew_and_fits_no_state(tmp_path: Path, kind: str) -> None:
+    path, spec = tmp_path / f"a.{kind}", f"{kind}:{tmp_path}/a.{kind}"
+    write_rows(path, kind, "old")
+    with rows(spec, cache_dir=tmp_path / "data", shuffle=True) as stage:
+        next(stage)
+        state = stage.state_dict()
+        list(stage)
+    os.utime(path, ns=(1, 1))
+    want = write_rows(path.with_name("b"), kind, "new!")
+    path.with_name("b").replace(path)
+    with rows(spec, cache_dir=tmp_path / "data", shuffle=True, epoch=1) as stage:
+        assert sorted(row.data["text"] for row in stage) == [row["text"] for row in want]
+        with pytest.raises(Changed, match=rf"the files changed since .*a\.{kind} has another size or mtime"):
+            stage.load_state_dict(state)
 
 
 # --- lines and archives (one of each; their own tests have the rest)

@@ -136,7 +136,7 @@ time.sleep(1)
         self, hub: LocalHub, cache: ShardCache
     ) -> None:
         code = """
-from headrace.fetch.leases import Lock
+from headrace.locks import Lock
 cache = ShardCache(root)
 place = cache.path_of(shards[0])
 cache._prepare(place)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from headrace.catalog.lines import LFS_POINTER
 from headrace.catalog.schemas import Schema
 from headrace.catalog.shard import Shard
+from headrace.catalog.soundness import AGAIN, require_sound, said
 from headrace.errors import DataError, shown
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ TAIL = 64 << 10
 LARGEST = 512 << 20
 MOST_GROUPS = 1_000_000
 MOST_COLUMNS = 20_000
+MOST_ROWS = 1 << 31
 SAMPLED = 16
 """Row groups whose column sizes are looked at; they stand for the others."""
 
@@ -40,9 +43,12 @@ class GroupRows:
 
     def nbytes(self, columns: list[str] | None) -> I64:
         """Per row group, bytes of the columns that are read, as far as the footer tells."""
+        import numpy as np
+
         total = sum(self.weights.values()) or 1
         part = total if columns is None else sum(self.weights.get(c, 0) for c in columns)
-        return -(-self.kib * 1024 * part // total)
+        # Python's numbers: the product of two large sizes does not fit into 64 bits.
+        return np.array([-(-kib * 1024 * part // total) for kib in self.kib.tolist()], dtype=np.int64)
 
     def to_json(self) -> dict[str, Any]:
         runs = [[rows, len(list(run))] for rows, run in groupby(self.rows.tolist())]
@@ -75,20 +81,25 @@ def footer_bytes(shard: Shard) -> bytes:
     """The footer with its length and magic, as it stands at the end of the file."""
     size = shard.size
     if size < 12:
-        raise DataError(f"{shard} has {size} bytes and so is no parquet file (an interrupted upload or download?)")
+        raise DataError(f"{shard} has {size} bytes and so is no parquet file (an interrupted copy?): {AGAIN}")
     tail = shard.origin.read(shard, max(0, size - TAIL), size)
     magic = tail[-4:]
     if magic == b"PARE":
         raise DataError(f"{shard} is an encrypted parquet file; decrypt it first, keys are not supported")
+    if magic != b"PAR1" and size < TAIL and tail.startswith(LFS_POINTER):
+        raise DataError(
+            f"{shard} is a Git LFS pointer, not the parquet file it stands for; fetch that with git lfs pull"
+        )
     if magic != b"PAR1":
         raise DataError(
             f"{shard} has no parquet footer: its last 4 bytes (at offset {size - 4}) are {magic!r}, not b'PAR1' "
-            f"(an interrupted write, or not a parquet file)"
+            f"(an interrupted write, or not a parquet file): {AGAIN}"
         )
     need = int.from_bytes(tail[-8:-4], "little") + 8
     if need > size - 4 or need > LARGEST:
         raise DataError(
-            f"{shard}: its footer claims {need - 8} bytes at offset {size - 8}, in a file of {size}; it is damaged"
+            f"{shard}: its footer claims {need - 8} bytes at offset {size - 8}, in a file of {size}; "
+            f"it is damaged: {AGAIN}"
         )
     if need > len(tail):
         tail = shard.origin.read(shard, size - need, size - len(tail)) + tail
@@ -104,13 +115,40 @@ def parse_footer(shard: Shard, footer: bytes) -> Any:
         meta = pq.read_metadata(pa.BufferReader(footer))
     except (pa.ArrowException, OSError, ValueError) as error:
         at = shard.size - len(footer)
-        raise DataError(f"{shard}: its parquet footer at offset {at} cannot be read: {shown(error)}") from error
+        raise DataError(f"{shard}: its parquet footer at offset {at} cannot be read: {said(error)}; {AGAIN}") from error
     if meta.num_row_groups > MOST_GROUPS or meta.num_columns > MOST_COLUMNS:
         raise DataError(
             f"{shard}: {meta.num_row_groups:,} row groups and {meta.num_columns:,} columns are more than we read "
             f"({MOST_GROUPS:,} and {MOST_COLUMNS:,}); write the file with larger row groups"
         )
+    require_sound(shard, meta)
     return meta
+
+
+class Leaf(NamedTuple):
+    """A column as it is stored: of a nested one, a part."""
+
+    path: str
+    """With a dot between the names."""
+    flat: bool
+    """Each row has exactly one value, or null."""
+
+
+def leaves(shard: Shard, meta: Any) -> list[Leaf]:
+    try:
+        columns = [meta.schema.column(c) for c in range(meta.num_columns)]
+        return [Leaf(column.path, column.max_repetition_level == 0) for column in columns]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shard}: the name of a column is not UTF-8 ({error}); {AGAIN}") from error
+
+
+def check_num_values(shard: Shard, leaf: Leaf, group: int, found: int, rows: int) -> None:
+    """A flat column has a value for each row; where it has more, rows would be left out without a word."""
+    if leaf.flat and found != rows:
+        raise DataError(
+            f"{shard}: column {shown(leaf.path)!r} of row group {group} has {found} values for {rows} rows; it is "
+            f"damaged: {AGAIN}"
+        )
 
 
 def _summary(shard: Shard, meta: Any) -> GroupRows:
@@ -119,16 +157,21 @@ def _summary(shard: Shard, meta: Any) -> GroupRows:
     groups = [meta.row_group(g) for g in range(meta.num_row_groups)]
     rows = np.array([g.num_rows for g in groups], dtype=np.int64)
     sizes = np.array([g.total_byte_size for g in groups], dtype=np.int64)
+    if (rows > MOST_ROWS).any() or rows.sum() > MOST_ROWS:
+        raise DataError(
+            f"{shard} says it has over {MOST_ROWS:,} rows, which is more than we read; split it, or {AGAIN}"
+        )
     if (rows < 0).any() or int(rows.sum()) != meta.num_rows:
         raise DataError(
-            f"{shard}: its row groups have {int(rows.sum())} rows, its footer says {meta.num_rows}; it is damaged"
+            f"{shard}: its row groups have {int(rows.sum())} rows, its footer says {meta.num_rows}; it is damaged: "
+            f"{AGAIN}"
         )
-    step = max(1, len(groups) // SAMPLED)
     weights: dict[str, int] = {}
-    for group in groups[::step][:SAMPLED]:
-        for c in range(group.num_columns):
-            column = group.column(c)
-            name = column.path_in_schema.split(".")[0]
+    columns = leaves(shard, meta)
+    for g in range(0, len(groups), max(1, len(groups) // SAMPLED))[:SAMPLED]:
+        for c, leaf in enumerate(columns):
+            column, name = groups[g].column(c), leaf.path.split(".")[0]
+            check_num_values(shard, leaf, g, column.num_values, groups[g].num_rows)
             weights[name] = weights.get(name, 0) + max(0, column.total_uncompressed_size)
     return GroupRows(rows, -(-np.maximum(sizes, 0) // 1024), weights, _schema(shard, meta))
 
@@ -139,5 +182,5 @@ def _schema(shard: Shard, meta: Any) -> Schema:
     try:
         schema = meta.schema.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise DataError(f"{shard}: its schema cannot be read: {shown(error)}") from error
+        raise DataError(f"{shard}: its schema cannot be read: {said(error)}; {AGAIN}") from error
     return tuple((field.name, str(field.type)) for field in schema)

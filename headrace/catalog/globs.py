@@ -1,5 +1,5 @@
-"""Local paths by pattern, as the shell finds them, with two differences from the standard library's `glob`: a folder that
-cannot be read is an error and not a smaller source, and links that lead in a circle are gone round once.
+"""Local paths by pattern. Two things differ from the standard library's `glob`: a folder that cannot be read is an
+error and not a smaller source, and links that lead in a circle are gone round once.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+KEPT_SHARDS = 256
 READERS = 8
 """Footers read at the same time."""
 
@@ -45,7 +45,7 @@ class Index:
         self._known: list[ShardIndex] | None = None
         self._rows: I64 | None = None
         self._agreed = Agreement(None)
-        self.shard = lru_cache(maxsize=256)(self._shard)
+        self._recent: dict[int, ShardIndex] = {}
 
     @property
     def num_shards(self) -> int:
@@ -89,13 +89,20 @@ class Index:
         """Rows of one shard, without asking for those of the others."""
         return _num_rows(self.shard(i))
 
-    def _shard(self, i: int) -> ShardIndex:
-        """One shard's counts; of a large source they may have to be fetched."""
+    def shard(self, i: int) -> ShardIndex:
+        """One shard's counts; of a large source they may have to be fetched, and the recent ones are kept."""
         if self._known is not None:
             return self._known[i]
+        if i not in self._recent:
+            if len(self._recent) >= KEPT_SHARDS:
+                del self._recent[next(iter(self._recent))]
+            self._recent[i] = self._shard(i)
+        return self._recent[i]
+
+    def _shard(self, i: int) -> ShardIndex:
         if self.is_text:
             self.complete()
-            return self._shard(i)
+            return self.shard(i)
         kept = self.path.with_suffix(".footers") / f"{i}.json"
         try:
             return GroupRows.from_json(json.loads(kept.read_bytes()))

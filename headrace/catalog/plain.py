@@ -76,12 +76,21 @@ class PlainFile(PlainBytes):
 
     def read_bytes(self, start: int, stop: int) -> bytes:
         data = read_exactly(self._fd, start, stop, self.label)
-        self._require(Signature.of(os.fstat(self._fd)))
+        self.check_content()
         if len(data) < stop - start:
             raise Changed(
                 f"{self.label} changed while reading: it ends at byte {start + len(data)}, not at {self.size}"
             )
         return data
+
+    @property
+    def open_path(self) -> str:
+        """A path to the open file itself, whatever stands under its name by now."""
+        return f"/proc/self/fd/{self._fd}"
+
+    def check_content(self) -> None:
+        """Raise `Changed` when the open file was written to; it may have been moved or removed."""
+        self._require(Signature.of(os.fstat(self._fd)))
 
     def check(self) -> None:
         try:

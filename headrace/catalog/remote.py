@@ -27,7 +27,7 @@ class RemoteOrigin(Origin):
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", f"{self.scheme}:/")
         digest = hashlib.blake2b(f"{self.scheme}://{self.base}".encode(), digest_size=6).hexdigest()
-        object.__setattr__(self, "folder", ("hf_shards", ".fs", f"{self.scheme}-{digest}"))
+        object.__setattr__(self, "folder", ("hf_shards", "_fsspec", f"{self.scheme}-{digest}"))
 
     def read(self, shard: Shard, start: int, stop: int) -> bytes:
         def attempt() -> bytes:

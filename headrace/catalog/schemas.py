@@ -33,10 +33,10 @@ class Agreement:
         """One more shard; an error where it does not fit those before it."""
         if self._first is None:
             check_names(self.columns, [name for name, _ in schema], shard)
+            self._check(shard, dict(schema), shard, schema)
             self._first = shard, schema
-        one, first = self._first
-        if shard is one or schema != first:
-            self._check(one, dict(first), shard, schema)
+        elif schema != self._first[1]:
+            self._check(self._first[0], dict(self._first[1]), shard, schema)
         self._passed.add(number)
 
     def _check(self, one: Shard, first: dict[str, str], shard: Shard, schema: Schema) -> None:

@@ -28,9 +28,10 @@ from headrace.catalog.stop import Stop, beat, pause, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
 from headrace.fetch import sidecar
 from headrace.fetch.download import FULL, download, explained, hash_of, is_hash, is_orphan
-from headrace.fetch.leases import POLL_SECONDS, Lease, Leases, Lock
+from headrace.fetch.leases import POLL_SECONDS, Lease, Leases
 from headrace.fetch.sidecar import Sidecar, look
 from headrace.files import PART, REAL, Files, make_private_folder, remove_quietly
+from headrace.locks import Lock
 
 log = logging.getLogger(__name__)
 

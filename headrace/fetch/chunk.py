@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.address import Address, Row
+from headrace.catalog.soundness import said
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.plan import Chunk
 from headrace.fetch.values import taken, to_python
@@ -56,6 +57,10 @@ class OpenChunk:
         self._whole: Columns | None = None
         self._at = -1
         self._feed: Iterator[Row] = iter(())
+
+    def close(self) -> None:
+        """Let go of the data now: the feed and we hold each other, and the garbage collector may take its time."""
+        self._data, self._whole, self._feed, self._at = None, None, iter(()), -1
 
     @property
     def label(self) -> str:
@@ -109,16 +114,19 @@ class OpenChunk:
         bad = (pa.ArrowException, ValueError, OverflowError)
         try:
             return to_python(column)
-        except bad as error:
+        except bad:
+            # One by one, to name the row; none fails where a dictionary has a bad value that no row here has.
+            values = []
             for i, number in enumerate(numbers):
                 try:
-                    to_python(column.slice(i, 1))
+                    values.append(column[i].as_py())
                 except bad as cause:
-                    where = Address(*self._prefix, number)
-                    message = f"{where}, column {shown(name)!r}: its value cannot be read: {shown(cause)}"
-                    raise DataError(message) from cause
-            where = Address(*self._prefix, numbers[0])
-            raise DataError(f"{where} and after, column {shown(name)!r}: {shown(error)}") from error
+                    where = shown(Address(*self._prefix, number), 1000)
+                    raise DataError(
+                        f"{where}, column {shown(name)!r}: its value cannot be read: {said(cause)}; "
+                        f"leave the column out with columns=, or write the file again"
+                    ) from cause
+            return values
 
 
 def _dicts(columns: Columns, count: int) -> Iterator[dict[str, Any]]:

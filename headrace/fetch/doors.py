@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from headrace.fetch.resume import Reading
 from headrace.fetch.rows import Rows
 from headrace.run import Run
 from headrace.stage import Stage, State
+
+log = logging.getLogger("headrace")
 
 
 def rows(
@@ -58,9 +61,10 @@ def rows(
         columns=only,
         counted=only,
     )
-    found = Rows(index, run, reading)
+    if reading.rules.coordinate == "rows" and not index.num_rows:
+        log.warning("%s has no rows, in %d shards", shown(source), index.num_shards)
     index.check_known_columns(only)
-    return found
+    return Rows(index, run, reading)
 
 
 def hf_load_dataset_sharded(

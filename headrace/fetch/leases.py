@@ -1,4 +1,4 @@
-"""Who is using which cached file: leases, which keep it there, and a lock, which only saves bandwidth.
+"""Who is using which cached file: leases keep it there.
 
 A lease is an empty file named after the process that holds it, so that it ends with that process, however it ends.
 Whoever wants to remove a file puts up a mark first and looks for leases then; whoever wants to use it puts up a lease
@@ -7,10 +7,8 @@ first and looks for marks then. So one of the two sees the other, in any order o
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
-import stat
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,9 +19,9 @@ from typing import Self
 from headrace.catalog.stop import pause
 from headrace.fetch.download import ELSEWHERE_SECONDS
 from headrace.files import Files, is_alive, process_tag, remove_quietly
+from headrace.locks import Lock
 
 POLL_SECONDS = 0.05
-TOUCH_SECONDS = 0.1
 REMOVAL_SECONDS = 5.0
 """A removal that takes longer between mark and unlink gives up. Whoever waits for one waits twice as long."""
 REMOVING = ".rm"
@@ -137,88 +135,6 @@ class Leases:
         if not alive:
             remove_quietly(path, self._files)
         return alive
-
-
-class Lock:
-    """Says who is downloading a shard. Where locks do not work, shards are downloaded more than once, nothing else."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
-        self._touched = 0.0
-
-    def take(self) -> bool | None:
-        """True: it is ours. False: somebody else has it. None: locks do not work here."""
-        try:
-            while True:
-                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    # Its last owner may have removed it between our two calls.
-                    if self._is_at_path(fd):
-                        os.ftruncate(fd, 0)
-                        os.pwrite(fd, process_tag().encode(), 0)
-                        self._fd, fd = fd, -1
-                        return True
-                finally:
-                    if fd >= 0:
-                        os.close(fd)
-        except BlockingIOError:
-            return False
-        except OSError:
-            # A lock file that cannot be locked only puzzles people.
-            remove_quietly(self._path)
-            return None
-
-    def release(self) -> None:
-        if self._fd < 0:
-            return
-        fd, self._fd = self._fd, -1
-        try:
-            if self._is_at_path(fd):
-                self._path.unlink(missing_ok=True)
-            # Closing alone does not free it while a forked child has a copy of the descriptor.
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        except OSError:
-            pass  # file systems that lock but do not unlock: closing does it
-        finally:
-            os.close(fd)
-
-    def touch(self) -> None:
-        """A sign of life for those who wait."""
-        now = time.monotonic()
-        if self._fd >= 0 and now - self._touched > TOUCH_SECONDS:
-            self._touched = now
-            try:
-                os.utime(self._fd)
-            except OSError:
-                pass  # without it the others only wait less long
-
-    def owner(self) -> tuple[bool | None, int]:
-        """Whether the one who has it lives (None: unknown), and when it last showed that, in file time."""
-        try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            return None, 0
-        try:
-            tag = os.read(fd, 200).decode("ascii", "replace")
-            return (is_alive(tag) if tag else None), os.fstat(fd).st_mtime_ns
-        except (OSError, ValueError):
-            return None, 0
-        finally:
-            os.close(fd)
-
-    def remove_if_free(self) -> None:
-        if self.owner()[0] is not True and self.take():
-            self.release()
-
-    def _is_at_path(self, fd: int) -> bool:
-        ours = os.fstat(fd)
-        try:
-            there = self._path.lstat()
-        except FileNotFoundError:
-            return False
-        return stat.S_ISREG(there.st_mode) and (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _forget(file: Path | None, pid: int) -> None:

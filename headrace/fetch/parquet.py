@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.catalog.footer import footer_bytes, parse_footer
+from headrace.catalog.footer import Leaf, check_num_values, footer_bytes, leaves, parse_footer
 from headrace.catalog.local import LocalOrigin, open_listed
+from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
+from headrace.catalog.soundness import AGAIN, require_sound, said
 from headrace.errors import Changed, DataError, HeadraceError, shown
 from headrace.fetch.plan import Chunk
 
+MAX_RATIO = 200
+MIN_CAP = 1 << 30
+"""A row group that decompresses to more than this and to more than 200 times its size is refused."""
 DICTIONARY_BYTES = 8
 """A dictionary column with no more bytes per value is read as one: the footer counts each of its values only once."""
 
@@ -22,16 +28,17 @@ class ParquetReader:
 
     def __init__(self, shard: Shard, path: Path | None, columns: list[str] | None) -> None:
         """`path`: the shard on disk; None: its bytes are read by range from where it lies."""
-        self.shard, self.columns = shard, columns
-        meta = None
-        if path is None:
-            meta = parse_footer(shard, footer_bytes(shard))
-        with _explained(shard, "its footer"):
-            self._file = self._open(path, meta, [])
-            names = _dictionaries(self._file.metadata)
-            if names:
-                self._file.close(force=True)
-                self._file = self._open(path, meta or self._file.metadata, names)
+        self.shard, self.columns, self._path = shard, columns, path
+        self._users: PlainFile | None = None
+        """A file of the user's is held open beside pyarrow, to notice when it is written to."""
+        if isinstance(shard.origin, LocalOrigin):
+            self._users = open_listed(shard)
+        try:
+            self._file = self._open_checked()
+        except BaseException:
+            self._let_go()
+            raise
+        self._checked = -1
         self._group = -1
         self._next = 0
         self._batches: Iterator[Any] = iter(())
@@ -42,39 +49,130 @@ class ParquetReader:
         meta = self._file.metadata
         if chunk.group >= meta.num_row_groups:
             raise Changed(f"{self.shard} has {meta.num_row_groups} row groups; the index says there are more")
-        where = f"row group {chunk.group} at offset {_offset(meta, chunk.group)}"
-        _check_inside(self.shard, meta, chunk.group)
-        with _explained(self.shard, where):
-            if chunk.skip == 0 and chunk.rows >= meta.row_group(chunk.group).num_rows:
-                batch = _one_batch(self._file.read_row_group(chunk.group, columns=self.columns, use_threads=False))
-            else:
-                batch = self._slice(chunk)
+        try:
+            self._check_group(chunk.group)
+            batch = self._batch(chunk)
+            _check_dictionaries(batch, self._dictionaries)
+        except BaseException as error:
+            self._group = -1
+            if isinstance(error, HeadraceError) or not isinstance(error, _arrow_errors()):
+                raise
+            self._check_users()
+            raise self._explained(chunk.group, error) from error
+        self._check_users()
         if batch.num_rows != chunk.rows:
-            raise DataError(f"{self.shard}, {where}: {batch.num_rows} rows were read where {chunk.rows} are declared")
+            raise DataError(
+                f"{self.shard}, row group {chunk.group} at offset {_offset(meta, chunk.group, 0)}: {batch.num_rows} "
+                f"rows were read where {chunk.rows} are declared; it is damaged: {AGAIN}"
+            )
         return batch
 
     def close(self) -> None:
         self._batches, self._left = iter(()), None
         self._file.close(force=True)
+        self._let_go()
 
-    def _open(self, path: Path | None, meta: Any, dictionaries: list[str]) -> Any:
+    def _let_go(self) -> None:
+        if self._users is not None:
+            self._users.close()
+
+    def _check_users(self) -> None:
+        if self._users is not None:
+            self._users.check_content()
+
+    def _open_checked(self) -> Any:
+        """The file, once its footer is known to be sound."""
+        shard, path = self.shard, self._path
+        meta = parse_footer(shard, footer_bytes(shard)) if path is None else None
+        try:
+            file = self._open(meta, [])
+            if meta is None:
+                require_sound(shard, file.metadata)
+            found = list(enumerate(leaves(shard, file.metadata)))
+            self._leaves = [(c, leaf) for c, leaf in found if _is_read(leaf, self.columns)]
+            self._dictionaries = _dictionaries(file.metadata, self._leaves)
+            if self._dictionaries:
+                file.close(force=True)
+                file = self._open(meta or file.metadata, self._dictionaries)
+        except HeadraceError:
+            raise
+        except _arrow_errors() as error:
+            self._check_users()
+            raise DataError(f"{shard}: its footer cannot be read: {said(error)}; it is damaged: {AGAIN}") from error
+        return file
+
+    def _open(self, meta: Any, dictionaries: list[str]) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if path is None:
+        # Not mapped into memory: a file that shrinks under a map is a SIGBUS.
+        if self._path is None:
             source = pa.PythonFile(_RangeFile(self.shard), mode="r")
         else:
-            # Not mapped into memory: a file that shrinks under a map is a SIGBUS.
-            source = pa.OSFile(str(path))
-            if isinstance(self.shard.origin, LocalOrigin):
-                open_listed(self.shard).close()
+            source = pa.OSFile(os.fsencode(self._users.open_path if self._users is not None else self._path))
         return pq.ParquetFile(
             source,
             metadata=meta,
             read_dictionary=dictionaries or None,
-            pre_buffer=path is None,
+            pre_buffer=self._path is None,
             page_checksum_verification=True,
         )
+
+    def _batch(self, chunk: Chunk) -> Any:
+        if chunk.skip == 0 and chunk.rows >= self._file.metadata.row_group(chunk.group).num_rows:
+            return _one_batch(self._file.read_row_group(chunk.group, columns=self.columns, use_threads=False))
+        return self._slice(chunk)
+
+    def _check_group(self, group: int) -> None:
+        """What is read of a row group lies inside the file, has a value for each row, and is no bomb."""
+        if group == self._checked:
+            return
+        found, size = self._file.metadata.row_group(group), self.shard.size
+        packed = plain = 0
+        for c, leaf in self._leaves:
+            column = found.column(c)
+            check_num_values(self.shard, leaf, group, column.num_values, found.num_rows)
+            start = column.dictionary_page_offset or column.data_page_offset
+            stop = start + column.total_compressed_size
+            if not 0 <= start <= stop <= size:
+                raise DataError(
+                    f"{self.shard}: column {shown(leaf.path)!r} of row group {group} claims bytes {start} to {stop} of "
+                    f"a file of {size}; it is damaged: {AGAIN}"
+                )
+            packed += column.total_compressed_size
+            plain += column.total_uncompressed_size
+        if plain > max(MAX_RATIO * packed, MIN_CAP):
+            raise DataError(
+                f"{self.shard}: the {packed:,} bytes of row group {group} decompress to {plain:,}, which looks like a "
+                f"bomb; if they should, write the file with smaller row groups, or leave a column out with columns="
+            )
+        self._checked = group
+
+    def _explained(self, group: int, error: Exception) -> DataError:
+        """pyarrow's error with the file and the place in front: where it can be found out, the column."""
+        import pyarrow as pa
+
+        name, error = self._culprit(group, error)
+        first = next((c for c, leaf in self._leaves if name is None or _is_read(leaf, [name])), 0)
+        what, todo = "it is damaged", AGAIN
+        if isinstance(error, pa.ArrowNotImplementedError) or "support" in str(error):
+            what, todo = "this pyarrow cannot read it", "write it again, with other settings or smaller row groups"
+        return DataError(
+            f"{self.shard}, row group {group}{'' if name is None else f', column {shown(name)!r}'} at offset "
+            f"{_offset(self._file.metadata, group, first)}: {what}: {said(error)}; {todo}"
+        )
+
+    def _culprit(self, group: int, error: Exception) -> tuple[str | None, Exception]:
+        """The first column that fails by itself, and how."""
+        if self._path is None:
+            return None, error
+        try:
+            for name in self.columns or self._file.schema_arrow.names:
+                for _ in self._file.iter_batches(1000, row_groups=[group], columns=[name], use_threads=False):
+                    pass
+        except _arrow_errors() as cause:
+            return name, cause
+        return None, error
 
     def _slice(self, chunk: Chunk) -> Any:
         import pyarrow as pa
@@ -131,70 +229,58 @@ class _RangeFile(io.RawIOBase):
         return data
 
 
+def _is_read(leaf: Leaf, columns: list[str] | None) -> bool:
+    return columns is None or any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in columns)
+
+
 def _one_batch(table: Any) -> Any:
     import pyarrow as pa
 
     batches = table.to_batches()
     if len(batches) > 1:
         batches = table.combine_chunks().to_batches()
-    if len(batches) == 1:
-        return batches[0]
-    return pa.RecordBatch.from_pylist([], schema=table.schema)
+    if len(batches) > 1:
+        raise pa.ArrowNotImplementedError("a column of these rows has more than 2 GiB")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _dictionaries(meta: Any) -> list[str]:
+def _dictionaries(meta: Any, read: list[tuple[int, Leaf]]) -> list[str]:
     """Top-level text columns that are dictionaries throughout the row groups looked at."""
     if not meta.num_row_groups:
         return []
     names = []
     groups = [meta.row_group(g) for g in sorted({0, meta.num_row_groups // 2, meta.num_row_groups - 1})]
-    for c in range(meta.num_columns):
+    for c, leaf in read:
         columns = [g.column(c) for g in groups]
         if (
-            "." not in columns[0].path_in_schema
+            "." not in leaf.path
             and columns[0].physical_type == "BYTE_ARRAY"
             and all(x.has_dictionary_page for x in columns)
             and all(x.total_uncompressed_size <= DICTIONARY_BYTES * max(x.num_values, 1) for x in columns)
         ):
-            names.append(columns[0].path_in_schema)
+            names.append(leaf.path)
     return names
 
 
-def _offset(meta: Any, group: int) -> int:
+def _check_dictionaries(batch: Any, names: list[str]) -> None:
+    """pyarrow does not look whether the values it reads are in their dictionary, except when it puts one together."""
+    import pyarrow as pa
+
+    for name in names:
+        column = batch.column(name)
+        pa.DictionaryArray.from_arrays(column.indices, column.dictionary)
+
+
+def _offset(meta: Any, group: int, c: int) -> int:
     found = meta.row_group(group)
-    if not found.num_columns:
+    if c >= meta.num_columns:
         return 0
-    first = found.column(0)
-    return int(first.dictionary_page_offset or first.data_page_offset)
+    column = found.column(c)
+    return int(column.dictionary_page_offset or column.data_page_offset)
 
 
-def _check_inside(shard: Shard, meta: Any, group: int) -> None:
-    found = meta.row_group(group)
-    for c in range(found.num_columns):
-        column = found.column(c)
-        start = column.dictionary_page_offset or column.data_page_offset
-        if start < 0 or column.total_compressed_size < 0 or start + column.total_compressed_size > shard.size:
-            raise DataError(
-                f"{shard}: column {shown(column.path_in_schema)!r} of row group {group} claims bytes "
-                f"{start} to {start + column.total_compressed_size} of a file of {shard.size}; it is damaged"
-            )
+def _arrow_errors() -> tuple[type[Exception], ...]:
+    """What pyarrow raises on data that is not what it says it is."""
+    import pyarrow as pa
 
-
-class _explained:
-    """What pyarrow says, with the file and the place in front."""
-
-    def __init__(self, shard: Shard, where: str) -> None:
-        self.shard, self.where = shard, where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> None:
-        import pyarrow as pa
-
-        if error is None or isinstance(error, HeadraceError):
-            return
-        if isinstance(error, pa.ArrowNotImplementedError):
-            raise DataError(f"{self.shard}, {self.where}: this pyarrow cannot read it: {shown(error)}") from error
-        if isinstance(error, pa.ArrowException | OSError | ValueError | UnicodeDecodeError):
-            raise DataError(f"{self.shard}, {self.where}: damaged, or changed while reading: {shown(error)}") from error
+    return (pa.ArrowException, OSError, ValueError, LookupError)

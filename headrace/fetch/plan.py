@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from headrace import rng
@@ -32,6 +31,9 @@ LARGE = 512
 """A source of more shards than this is cut by the bytes of its listing, without reading all footers first."""
 SHARDS_PER_LANE = 8
 """...where every lane gets at least this many shards; the shares then differ by a few percent only."""
+
+
+KEPT_WINDOWS = 8
 
 
 class Counts(Protocol):
@@ -95,7 +97,7 @@ class Order:
         if self._dense:
             rows = np.add.reduceat(counts.shard_rows()[self.shards], self._edges()) if n else np.zeros(0, np.int64)
             self._bases = np.concatenate([[0], np.cumsum(rows)])
-        self.window = lru_cache(maxsize=8)(self._window)
+        self._windows: dict[int, Window] = {}
 
     @property
     def num_rows(self) -> int:
@@ -177,6 +179,14 @@ class Order:
         if not self._dense:
             return position >> WINDOW_BITS
         return int(self._bases.searchsorted(position, side="right")) - 1
+
+    def window(self, window: int) -> Window:
+        """The chunks of a window; the last few are kept."""
+        if window not in self._windows:
+            if len(self._windows) >= KEPT_WINDOWS:
+                del self._windows[next(iter(self._windows))]
+            self._windows[window] = self._window(window)
+        return self._windows[window]
 
     def _window(self, window: int) -> Window:
         import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from operator import itemgetter, length_hint
 from typing import Any
@@ -28,13 +29,15 @@ _SECOND = itemgetter(1)
 class Rows(Stage[Row]):
     """One pass over a lane's share of a source."""
 
+    _open: dict[Slot, OpenChunk]
     _mark: Mark
     _turns: Iterator[int]
     _ready: Iterator[Row]
 
     def __init__(self, index: Index, run: Run, reading: Reading) -> None:
         self.run = run
-        self._saved: set[int] = set()
+        self._open = {}
+        self._saved: deque[set[int]] = deque(maxlen=2)
         self._closed = False
         self._start(index, reading)
         self._begin()
@@ -49,7 +52,6 @@ class Rows(Stage[Row]):
 
     def _begin(self) -> None:
         """Go on from where the pool is, with nothing drawn ahead."""
-        self._open: dict[Slot, OpenChunk] = {}
         self._nothing_drawn()
         self._shelf.plan(self._pool.shards_to_come(), cold=self.reading.size.chunks)
 
@@ -95,7 +97,7 @@ class Rows(Stage[Row]):
         left = length_hint(self._turns)
         self._pool.go_to(self._mark)
         self._pool.skip(max(0, self._drawn_rows - left - 1) if left < self._drawn_rows else 0)
-        self._open.clear()
+        self._close_chunks()
         self._nothing_drawn()
 
     def _nothing_drawn(self) -> None:
@@ -144,8 +146,8 @@ class Rows(Stage[Row]):
         """All that was drawn was given out: let go of the chunks that are used up, and of the shards behind us."""
         live = set(self._pool.slots)
         for slot in [slot for slot in self._open if slot not in live]:
-            del self._open[slot]
-        self._shelf.keep_only(self._pool.shards_in_use(), self._saved)
+            self._open.pop(slot).close()
+        self._shelf.keep_only(self._pool.shards_in_use(), set().union(*self._saved))
 
     # --- state
 
@@ -155,7 +157,8 @@ class Rows(Stage[Row]):
             pool.go_to(self._mark)
             pool.skip(self._given)
         try:
-            self._saved = pool.shards_in_use()
+            # The state before this one counts too: this one is not written yet.
+            self._saved.append(pool.shards_in_use())
             return self._state(pool)
         finally:
             pool.go_to(here)
@@ -215,8 +218,10 @@ class Rows(Stage[Row]):
             self._shelf, self.index, self.reading, self._pool = before
             raise
         before[0].close()
+        self._close_chunks()
         self._closed = False
         self._begin()
+        self._saved.append(self._pool.shards_in_use())
         shard, offset = self._next_row(self._pool)
         spec = shown(index.listing.source, 1000)
         log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, self._pool.draws, shard, offset)
@@ -239,5 +244,10 @@ class Rows(Stage[Row]):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._open.clear()
+            self._close_chunks()
             self._shelf.close()
+
+    def _close_chunks(self) -> None:
+        for chunk in self._open.values():
+            chunk.close()
+        self._open.clear()

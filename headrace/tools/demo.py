@@ -71,7 +71,7 @@ def demo(
 
 
 def _play(
-    folder: Path, shards: int, rows: int, kills: int, console: object
+    folder: Path, shards: int, rows: int, kills: int, console: Console
 ) -> tuple[Ledger, list[tuple[float, float]]]:
     from headrace.testing import LocalHub, write_parquet
 

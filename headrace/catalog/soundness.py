@@ -1,0 +1,93 @@
+"""Whether the footer of a parquet file holds together, found out without risk to the process.
+
+pyarrow ends the process (`std::terminate`) when Python asks a row group for a column whose description does not hold
+together: its checks throw, and nothing catches that. Reading rows makes the same checks where they are caught. So a
+read is begun here, on a file that has no bytes to give: with `pre_buffer` it looks at every column that it will need
+before it asks for the first byte.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from headrace.catalog.shard import Shard
+from headrace.errors import DataError, shown
+
+AGAIN = "fetch it, or write it, again"
+MOST_TRIED = 1000
+"""Columns that are looked at one by one to name the one that is wrong."""
+
+
+def said(error: BaseException) -> str:
+    """pyarrow's words, on one line."""
+    return shown(" ".join(str(error).split()))
+
+
+class _NothingToRead(Exception):
+    pass
+
+
+class _Blank(io.RawIOBase):
+    """A file that is large enough for everything, and cannot be read."""
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (1 << 62 if whence == 2 else self._at if whence == 1 else 0)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        raise _NothingToRead
+
+
+def require_sound(shard: Shard, meta: Any) -> None:
+    """Refuse a footer (pyarrow's FileMetaData) with columns that Python must not look at."""
+    error = _begin(meta, None)
+    if error is None:
+        return
+    if "decrypt" in str(error).lower():
+        raise DataError(f"{shard} has encrypted columns; decrypt it first, keys are not supported") from error
+    raise DataError(
+        f"{shard}: its footer describes {_culprit(meta)} in a way that cannot be read: {said(error)}; "
+        f"it is damaged, or written by something unusual: {AGAIN}"
+    ) from error
+
+
+def _begin(meta: Any, columns: list[str] | None) -> Exception | None:
+    """Begin to read all row groups, up to where the first byte is needed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(pa.PythonFile(_Blank(), mode="r"), metadata=meta, pre_buffer=True)
+        groups = list(range(meta.num_row_groups))
+        next(file.iter_batches(1, row_groups=groups, columns=columns, use_threads=False), None)
+    except _NothingToRead as enough:
+        # pyarrow never lets go of this exception; its traceback would keep every frame below us, and all they hold.
+        enough.__traceback__ = None
+        return None
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        return error
+    return None
+
+
+def _culprit(meta: Any) -> str:
+    import pyarrow as pa
+
+    try:
+        names = meta.schema.to_arrow_schema().names[:MOST_TRIED]
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return "its columns"
+    found = next((name for name in names if _begin(meta, [name]) is not None), None)
+    return "a column" if found is None else f"column {shown(found)!r}"

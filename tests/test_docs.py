@@ -1,0 +1,52 @@
+"""What the documents show is run; what they link to exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import LocalHub, write_parquet
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_the_example_in_the_readme_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code is not None
+    lines = [line for line in code[1].splitlines() if line.strip()]
+    assert len(lines) <= 8
+    card = b"---\nconfigs:\n- config_name: sample-10BT\n  data_files:\n  - {split: train, path: sample/10BT/*}\n---\n"
+    files = {f"sample/10BT/{p.name}": p for p in write_parquet(tmp_path / "in", [[40, 40], [40]])}
+    with LocalHub() as hub:
+        hub.push("HuggingFaceFW/fineweb", {"README.md": card, **files})
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.chdir(tmp_path)
+        scope: dict[str, object] = {}
+        exec(code[1], scope)  # noqa: S102 - our own README
+    assert "HuggingFaceFW/fineweb" in capsys.readouterr().out
+    assert isinstance(scope["state"], dict)
+    assert (tmp_path / "data" / "hf_shards" / "HuggingFaceFW" / "fineweb" / "train").is_dir()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_names_the_two_commands_and_the_makefile_has_them() -> None:
+    readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
+    for verb in ("demo", "test"):
+        assert f"make {verb}" in readme
+        assert re.search(rf"^{verb}:", makefile, re.MULTILINE)
+
+
+def test_every_variable_in_the_readme_is_read_and_every_one_read_is_in_the_readme() -> None:
+    readme, run = (ROOT / "README.md").read_text(), (ROOT / "headrace" / "run.py").read_text()
+    ours = set(re.findall(r'"((?:HEADRACE|HF)_[A-Z_]+)"', run))
+    assert ours <= set(re.findall(r"`((?:HEADRACE|HF)_[A-Z_]+)`", readme))
