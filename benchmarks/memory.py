@@ -1,4 +1,4 @@
-"""Resident memory after each of some epochs, in a process of its own: run as a script it prints a list of MB."""
+"""Resident memory after each of some epochs, in a process of its own: run as a script it prints MB as JSON."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ SETTLED = 2
 """Epochs before memory is judged: the first ones fill caches and the allocator's pools."""
 
 
-def after_each_epoch(spec: str, cache: Path, epochs: int) -> list[float]:
-    """Measured in a fresh process, so that nothing of the other benchmarks is counted."""
+def after_each_epoch(spec: str, cache: Path, epochs: int) -> tuple[list[float], float]:
+    """(MB after each epoch, the most at any time), in a fresh process: nothing of the other benchmarks is counted."""
     done = subprocess.run([sys.executable, __file__, spec, str(cache), str(epochs)], stdout=subprocess.PIPE, check=True)
-    return [float(x) for x in json.loads(done.stdout)]
+    found = json.loads(done.stdout)
+    return [float(x) for x in found["after"]], float(found["peak"])
 
 
 def slope(megabytes: Sequence[float]) -> float:
@@ -43,12 +44,18 @@ def _main(spec: str, cache: str, epochs: int) -> None:
                 pass
         gc.collect()
         found.append(_resident_megabytes())
-    print(json.dumps(found))
+    print(json.dumps({"after": found, "peak": _most_resident_megabytes()}))
 
 
 def _resident_megabytes() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _most_resident_megabytes() -> float:
+    # Not getrusage: a child's maximum there begins with what its parent had.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":

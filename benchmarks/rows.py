@@ -37,6 +37,7 @@ import headrace
 LIMIT_ROWS = "pyarrow: row dicts (limit A)"
 LIMIT_TEXT = "pyarrow: text column (limit B)"
 IN_ORDER = "headrace: items, in order"
+ADDRESSED = "headrace: items, in order, each asked for its address"
 SHUFFLED = "headrace: items, shuffled"
 TEXT = "headrace: items, text only"
 BLOCKS = "headrace: blocks, in order"
@@ -54,8 +55,9 @@ def main() -> int:
         cache = folder / "cache"
         speed = measure_speed(pages, cache, args)
         resumes, states = measure_resume(small, cache, args)
-        megabytes = memory.after_each_epoch(pages.spec, cache, 4 if args.quick else 10)
-    console.print("resident MB after each epoch:", ", ".join(f"{x:.0f}" for x in megabytes))
+        megabytes, peak = memory.after_each_epoch(pages.spec, cache, 4 if args.quick else 10)
+    epochs = ", ".join(f"{x:.0f}" for x in megabytes)
+    console.print(f"resident MB after each epoch of shuffled items: {epochs}; at most {peak:.0f}")
     targets = judge(speed, resumes, states, megabytes)
     print_targets(targets)
     found = {
@@ -68,6 +70,7 @@ def main() -> int:
             "mb_after_each_epoch": megabytes,
             "slope_mb_per_epoch": memory.slope(megabytes),
             "spread_mb": memory.spread(megabytes),
+            "peak_mb": peak,
         },
     }
     return save("rows", args, found, targets, _headline(speed))
@@ -126,6 +129,10 @@ def readers(corpus: Corpus, cache: Path) -> dict[str, Callable[[], int]]:
         with headrace.rows(corpus.spec, cache_dir=cache, **how) as rows:
             return peers.count(rows)
 
+    def addressed_items() -> int:
+        with headrace.rows(corpus.spec, cache_dir=cache) as rows:
+            return peers.count(row.address for row in rows)
+
     def blocks(**how: Any) -> int:
         found = 0
         with headrace.rows(corpus.spec, cache_dir=cache, **how) as rows:
@@ -137,6 +144,7 @@ def readers(corpus: Corpus, cache: Path) -> dict[str, Callable[[], int]]:
 
     return {
         IN_ORDER: items,
+        ADDRESSED: addressed_items,
         SHUFFLED: lambda: items(shuffle=True),
         TEXT: lambda: items(columns=["text"]),
         BLOCKS: blocks,
@@ -154,8 +162,9 @@ def measure_resume(
     heads = ("", "at 10 %", "at 50 %", "at 99 %")
     shown = [(line["name"], *(f"{v:,.1f} ms" for k, v in line.items() if k != "name")) for line in lines]
     print_table(f"resume on {corpus.rows:,} rows: open, restore, first row", heads, shown)
-    shown = [(s["name"], f"{s['median_ms']:.3f} ms", f"{s['max_ms']:.3f} ms") for s in states]
-    print_table(f"state_dict() at {resume.CALLS} random places", ("", "median", "max"), shown)
+    kinds = ("median_ms", "max_ms", "max_cpu_ms")
+    shown = [(state["name"], *(f"{state[kind]:.3f} ms" for kind in kinds)) for state in states]
+    print_table(f"state_dict() at {resume.CALLS} random places", ("", "median", "max", "max, CPU time"), shown)
     return lines, states
 
 
@@ -168,11 +177,13 @@ def judge(
     return [
         at_least("blocks: of limit A", ratio[BLOCKS], 0.7),
         at_least("items: of limit A", ratio[IN_ORDER], 0.5),
+        at_least("items asked for addresses: of limit A", ratio[ADDRESSED], 0.5),
         at_least("items, text only: of limit B", ratio[TEXT], 0.6),
         at_most("shuffle: more time per item", (rate[IN_ORDER] / rate[SHUFFLED] - 1) * 100, 15, " %"),
         *(at_most(f"resume, {line['name']}: slowest", resume.slowest(line), 150, " ms") for line in mine),
         *(at_most(f"resume, {line['name']}: places differ", resume.deviation(line) * 100, 30, " %") for line in mine),
         *(at_most(f"state_dict, {line['name']}: median", line["median_ms"], 1, " ms") for line in states),
+        *(at_most(f"state_dict, {line['name']}: longest, CPU", line["max_cpu_ms"], 1, " ms") for line in states),
         at_most("memory: slope per epoch", memory.slope(megabytes), 1, " MB"),
         at_most("memory: spread once settled", memory.spread(megabytes), 20, " MB"),
     ]

@@ -7,6 +7,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace import rows
@@ -14,6 +16,7 @@ from headrace.catalog.source import Source
 from headrace.errors import HeadraceError
 
 CANARY = "hf_CANARYcanaryCANARYcanary"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 12345\n"
 
 
 def everything(spec: str | Source, tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
@@ -37,3 +40,9 @@ def refusal(spec: str | Source, tmp_path: Path, **options: Any) -> HeadraceError
 def check_refused(error: HeadraceError, kind: type[HeadraceError], said: str) -> None:
     assert type(error) is kind, repr(error)
     assert re.search(said, str(error), re.DOTALL), str(error)
+
+
+def a_parquet(columns: dict[str, Any] | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns or {"text": ["a", "b"], "n": [1, 2]}), sink)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.catalog import layouts
-from headrace.errors import NotFound
+from headrace.catalog.patterns import glob_regex
+from headrace.errors import DataError, NotFound
 
 CARD = """---
 license: odc-by
@@ -50,7 +51,9 @@ def test_the_readme_says_which_files_are_a_split() -> None:
     assert by_card("sample-10BT", "train") == ["sample/10BT/000.parquet", "sample/extra/a.parquet"]
     assert by_card("sample-10BT", "test") == ["sample/test/t.parquet"]
     assert by_card("old", "train") == ["old/1.parquet"]
-    assert by_card("folder", "train") == ["deep/folder/x/1.parquet"]
+    assert layouts.card_patterns(layouts.read_card(CARD), "folder", "train") is None
+    assert layouts.card_folder(layouts.read_card(CARD), "folder") == "deep/folder"
+    assert layouts.card_folder(layouts.read_card(CARD), "old") is None
 
 
 def test_an_unknown_configuration_or_split_lists_the_known_ones() -> None:
@@ -116,10 +119,32 @@ def test_a_partial_conversion_is_refused_unless_asked_for() -> None:
         ("data/train-?.parquet", "data/train-12.parquet", False),
         ("a.b/*", "aXb/c", False),
         ("data/[", "data/[", True),
+        ("data/[]].parquet", "data/].parquet", True),
+        ("data/[!/]x.parquet", "data//x.parquet", False),
+        ("data/[z-a].parquet", "data/z.parquet", False),
+        ("data/[[a&&b].parquet", "data/&.parquet", True),
+        ("*b*b.parquet", "xbxbxb.parquet", True),
+        ("a*b*c/*d", "abxbc/d", True),
+        ("a*b*c/*d", "abxb/cd", False),
+        ("**/**/a.parquet", "x/a.parquet", True),
+        ("data/**train**.parquet", "data/x/y-train-0.parquet", True),
+        ("***.parquet", "x/a.parquet", True),
     ],
 )
 def test_patterns_match_like_the_hub(pattern: str, path: str, matches: bool) -> None:
-    assert bool(layouts.glob_regex(pattern).fullmatch(path)) is matches
+    assert bool(glob_regex(pattern).fullmatch(path)) is matches
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("pattern", ["*" * 40 + "z", "*a" * 40 + "z", "**/" * 9 + "z", "a*b**a*b**a*z", "**a**z"])
+def test_no_pattern_takes_long(pattern: str) -> None:
+    for path in ("a" * 200, "ab" * 100, "a/" * 100, "ab/" * 60):
+        assert not glob_regex(pattern).fullmatch(path)
+
+
+def test_more_crossings_than_can_be_tried_are_refused() -> None:
+    with pytest.raises(DataError, match=r"the pattern '\*\*a.*' has more than 2 `\*\*`"):
+        glob_regex("**a**b**c")
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,11 @@ def list_split(source: Source, commit: str, run: Run) -> Listing:
             log.warning("%s: %s; going by file names", origin.name, error)
     with _naming(origin.name):
         patterns = layouts.card_patterns(configs, source.config, source.split)
-    folders = sorted({layouts.static_prefix(p) for p in patterns or [""]})
-    files = {f[0]: f for folder in (folders if len(folders) <= 8 else [""]) for f in _tree(source, commit, folder, run)}
+        config = source.config if patterns else layouts.card_folder(configs, source.config) or source.config
+    files = _files(source, commit, sorted({layouts.static_prefix(p) for p in patterns or [""]}), run)
     paths = list(files)
     with _naming(origin.name):
-        chosen = layouts.match(patterns, paths) if patterns else layouts.standard(paths, source.config, source.split)
+        chosen = layouts.match(patterns, paths) if patterns else layouts.standard(paths, config, source.split)
     if chosen:
         return Listing.of(source, commit, origin, [files[p] for p in chosen])
     if source.revision is None and not any(p.endswith(layouts.PARQUET) for p in paths):
@@ -76,6 +76,17 @@ def list_split(source: Source, commit: str, run: Run) -> Listing:
         CONVERTED,
     ]
     raise layouts.nothing_found(origin.name, source.config, source.split, tried, paths)
+
+
+def _files(source: Source, commit: str, folders: list[str], run: Run) -> dict[str, tuple[str, int, str]]:
+    """The files below some folders; all files where there are many, or where one is not there, to say what is."""
+    if len(folders) <= 8:
+        try:
+            return {f[0]: f for folder in folders for f in _tree(source, commit, folder, run)}
+        except NotFound:
+            if folders == [""]:
+                raise
+    return {f[0]: f for f in _tree(source, commit, "", run)}
 
 
 def _list_converted(source: Source, run: Run) -> Listing | None:
@@ -97,8 +108,8 @@ def _naming(repo: str) -> Iterator[None]:
     """Layouts know names of files only; what they do not find is said with the repo in front."""
     try:
         yield
-    except NotFound as error:
-        raise NotFound(f"{repo}: {error}") from None
+    except (NotFound, DataError) as error:
+        raise type(error)(f"{repo}: {error}") from None
 
 
 def _origin(source: Source, commit: str, run: Run) -> HubOrigin:

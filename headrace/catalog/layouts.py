@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from headrace.catalog.patterns import glob_regex
 from headrace.errors import DataError, NotFound, shown
 
 PARQUET = ".parquet"
@@ -16,6 +17,8 @@ SPLITS = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 """Split names and the words that mean them in file names."""
+DEEPEST = 64
+"""Levels of a README's front matter."""
 
 
 def read_card(text: str) -> list[dict[str, Any]]:
@@ -29,11 +32,31 @@ def read_card(text: str) -> list[dict[str, Any]]:
         return []
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        _check_shape(head, loader)
         card = yaml.load(head, Loader=loader)  # noqa: S506 - both are safe loaders; the C one is ten times as fast
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"the front matter of README.md is not YAML: {shown(error)}") from error
     configs = card.get("configs") if isinstance(card, dict) else None
-    return [c for c in configs if isinstance(c, dict)] if isinstance(configs, list) else []
+    found = [c for c in configs if isinstance(c, dict)] if isinstance(configs, list) else []
+    return [c for c in found if _is_name(c.get("config_name", "default"))]
+
+
+def _check_shape(text: str, loader: Any) -> None:
+    """Refuse what would bring the C loader down (depth) or never end (merges of merges)."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} deep")
+        if isinstance(event, yaml.ScalarEvent) and event.value == "<<":
+            raise ValueError("it has merge keys (<<), which are not supported")
+
+
+def _is_name(value: Any) -> bool:
+    """A name, and no list of lists of lists that would take forever to write out."""
+    return isinstance(value, str | int | float)
 
 
 def card_patterns(configs: Sequence[dict[str, Any]], config: str | None, split: str) -> list[str] | None:
@@ -43,18 +66,33 @@ def card_patterns(configs: Sequence[dict[str, Any]], config: str | None, split: 
     chosen = _choose_config(configs, config)
     if chosen is None:
         return None
-    folder = chosen.get("data_dir")
     data_files = chosen.get("data_files")
     if data_files is None:
-        return [f"{str(folder).strip('/')}/**"] if isinstance(folder, str) else None
+        return None
     by_split = _by_split(data_files)
     if split not in by_split:
         near = ", ".join(shown(s) for s in by_split)
         raise NotFound(
             f"no split {shown(split)!r} in the configuration {shown(chosen.get('config_name'))!r}; it has {near}"
         )
-    prefix = f"{folder.strip('/')}/" if isinstance(folder, str) and folder.strip("./") else ""
-    return [prefix + pattern.removeprefix("./") for pattern in by_split[split]]
+    folder = _folder(chosen)
+    prefix = f"{folder}/" if folder else ""
+    found = [prefix + pattern.removeprefix("./") for pattern in by_split[split]]
+    for pattern in found:
+        if ".." in pattern.split("/"):
+            raise NotFound(f"README.md names the files {shown(pattern)!r}, which lead out of the repo")
+    return found
+
+
+def card_folder(configs: Sequence[dict[str, Any]], config: str | None) -> str | None:
+    """The folder that a README gives for a configuration; where it names no files, its splits go by their names."""
+    chosen = _choose_config(configs, config) if configs else None
+    return _folder(chosen) if chosen is not None else None
+
+
+def _folder(config: dict[str, Any]) -> str | None:
+    folder = config.get("data_dir")
+    return folder.strip("/") if isinstance(folder, str) and folder.strip("./") else None
 
 
 def _choose_config(configs: Sequence[dict[str, Any]], config: str | None) -> dict[str, Any] | None:
@@ -77,7 +115,7 @@ def _by_split(data_files: Any) -> dict[str, list[str]]:
         return {str(split): _patterns(paths) for split, paths in data_files.items()}
     found: dict[str, list[str]] = {}
     for item in data_files if isinstance(data_files, list) else []:
-        if isinstance(item, dict) and "path" in item:
+        if isinstance(item, dict) and "path" in item and _is_name(item.get("split", "train")):
             found.setdefault(str(item.get("split", "train")), []).extend(_patterns(item["path"]))
         elif isinstance(item, str):
             found.setdefault("train", []).append(item)
@@ -105,29 +143,6 @@ def match(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
         regex = glob_regex(pattern)
         found.update(dict.fromkeys(sorted(p for p in paths if p.endswith(PARQUET) and regex.fullmatch(p))))
     return list(found)
-
-
-def glob_regex(pattern: str) -> re.Pattern[str]:
-    """`**` crosses folders, `*` and `?` do not."""
-    out, i = [], 0
-    while i < len(pattern):
-        if pattern.startswith("**/", i):
-            out.append("(?:[^/]+/)*")
-            i += 3
-        elif pattern.startswith("**", i):
-            out.append(".*")
-            i += 2
-        elif pattern[i] in "*?":
-            out.append("[^/]*" if pattern[i] == "*" else "[^/]")
-            i += 1
-        elif pattern[i] == "[" and (end := pattern.find("]", i + 2)) > 0:
-            inside = pattern[i + 1 : end].replace("\\", "\\\\")
-            out.append(f"[{'^' + inside[1:] if inside[0] == '!' else inside}]")
-            i = end + 1
-        else:
-            out.append(re.escape(pattern[i]))
-            i += 1
-    return re.compile("".join(out), re.DOTALL)
 
 
 def standard(paths: Sequence[str], config: str | None, split: str) -> list[str]:

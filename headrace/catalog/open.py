@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headrace.catalog import hub
 from headrace.catalog.hub_origin import HubOrigin
 from headrace.catalog.index import Index, load_listing, save
+from headrace.catalog.lines import LineIndex
 from headrace.catalog.listing import Listing
 from headrace.catalog.local import list_local
 from headrace.catalog.remote import list_remote
+from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
-from headrace.catalog.text import index_shard
 from headrace.errors import Changed, NotFound, Unreachable, shown
 from headrace.files import publish_json
 from headrace.locks import locked
 from headrace.run import Run
 
 
-def open_index(source: Source, run: Run, revision: str | None = None) -> Index:
-    """The index of a source, at a pinned revision where one is given (a resume)."""
+def open_index(
+    source: Source,
+    run: Run,
+    revision: str | None = None,
+    count_lines: Callable[[Shard], LineIndex] | None = None,
+) -> Index:
+    """The index of a source, at a pinned revision where one is given. Text needs a way to count its lines."""
     if source.kind == "hf":
         return _open_hub(source, run, revision)
     url = "://" in source.path and not source.path.startswith("file://")
@@ -32,10 +38,7 @@ def open_index(source: Source, run: Run, revision: str | None = None) -> Index:
     path = folder / f"{source.kind}-{listing.revision}.json"
     if revision is not None and revision != listing.revision:
         raise _changed(source, listing, folder / f"{source.kind}-{Path(revision).name}.json")
-    kind = source.kind
-    if kind == "txt" or kind == "jsonl":
-        return Index(listing, path, partial(index_shard, kind=kind, cache_dir=run.cache_dir))
-    return Index(listing, path)
+    return Index(listing, path, count_lines)
 
 
 def _open_hub(source: Source, run: Run, revision: str | None) -> Index:

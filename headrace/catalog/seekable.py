@@ -13,13 +13,15 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from headrace.catalog.lines import known_format
 from headrace.catalog.plain import PlainBytes, PlainFile, Signature, open_regular, read_exactly, require_same
-from headrace.errors import Changed, DataError, Integrity, NotFound, shown
-from headrace.files import REAL, Files, publish, remove_quietly
+from headrace.catalog.shard import Origin, Restart, Shard
+from headrace.errors import Changed, DataError, Integrity, shown
+from headrace.files import remove_quietly
 
 SUFFIXES = (".gz", ".zst")
 BLOCK = 1 << 20
@@ -37,38 +39,33 @@ def is_compressed(path: str | Path) -> bool:
     return Path(path).suffix.lower() in SUFFIXES
 
 
-def open_text(
-    path: str | Path,
-    folder: str | Path,
-    *,
-    label: str | None = None,
-    signature: Signature | None = None,
-    max_output_bytes: int | None = None,
-    files: Files = REAL,
-) -> PlainBytes:
-    """The plain bytes of a text file: as it lies or, where its name says it is compressed, rewritten below `folder`."""
-    source = PlainFile(path, label=label, signature=signature)
-    if not is_compressed(path):
-        return source
-    with source:
-        target = Path(folder) / rewritten_name(source.path, source.signature)
-        try:
-            return SeekableFile(target, source.path, source.signature, source.label)
-        except (NotFound, Integrity):
-            pass
-        rewrite(source, target, max_output_bytes, files)
-        return SeekableFile(target, source.path, source.signature, source.label)
+@dataclass(frozen=True)
+class SeekableOrigin(Origin):
+    """The seekable form of a compressed file, as a shard: made instead of fetched, and cached like any other."""
+
+    original: Path
+    signature: Signature
+    cap: int
+    """Plain bytes beyond which it is taken for a bomb."""
+    name: str = "seekable"
+    folder: tuple[str, ...] | None = ("hf_shards", "_text")
+
+    def read(self, shard: Shard, start: int, stop: int) -> bytes:
+        raise AssertionError("it is read from the cache")
+
+    def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
+        if start:
+            raise Restart("it is made from the beginning")
+        with PlainFile(self.original, signature=self.signature) as source:
+            yield from _frames(_blocks(_capped(_plain(source, _codec(self.original)), self.cap, source)))
 
 
-def rewritten_name(path: Path, signature: Signature) -> str:
+def seekable_shard(path: Path, signature: Signature, cap: int | None = None) -> Shard:
+    """The shard that is the seekable form of a compressed file. A changed file has another name for it."""
     key = f"1|{signature.size}|{signature.mtime_ns}|".encode() + os.fsencode(path.resolve())
-    return f"{hashlib.blake2b(key, digest_size=16).hexdigest()}.zst"
-
-
-def rewrite(source: PlainFile, target: Path, max_output_bytes: int | None = None, files: Files = REAL) -> None:
-    """Publish the seekable form of a compressed file. Whoever does it at the same time publishes the same bytes."""
-    cap = max(MAX_RATIO * source.size, MIN_CAP) if max_output_bytes is None else max_output_bytes
-    publish(target, _frames(_blocks(_capped(_plain(source, _codec(source.path)), cap, source))), files)
+    name = f"{hashlib.blake2b(key, digest_size=16).hexdigest()}.zst"
+    most = max(MAX_RATIO * signature.size, MIN_CAP) if cap is None else cap
+    return Shard(name, -1, "", SeekableOrigin(path, signature, most))
 
 
 class SeekableFile(PlainBytes):

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.address import Row
-from headrace.catalog.open import open_index
 from headrace.catalog.source import Source, one_source
 from headrace.errors import SpecError, StateError, shown
 from headrace.fetch.plan import Rules, choose_coordinate
 from headrace.fetch.pool import PoolSize
 from headrace.fetch.resume import Reading
 from headrace.fetch.rows import Rows
+from headrace.fetch.sources import open_source
 from headrace.run import Run
 from headrace.stage import Stage, State
 
@@ -44,7 +44,7 @@ def rows(
     if lane >= lanes:
         raise SpecError(f"lane={lane} of lanes={lanes}: lanes are numbered from 0")
     run = Run.here(cache_dir=cache_dir)
-    index = open_index(source, run)
+    index = open_source(source, run)
     only = _check_columns(columns)
     text = source.kind in ("txt", "jsonl")
     reading = Reading(

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.catalog.index import Index
-from headrace.catalog.open import open_index
 from headrace.catalog.source import Source, one_source
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.fetch.plan import Rules
 from headrace.fetch.pool import PoolSize
+from headrace.fetch.sources import open_source
 from headrace.run import Run
 from headrace.stage import State
 
@@ -108,7 +108,7 @@ def _at_revision(index: Index, revision: Any, run: Run) -> Index:
         )
     if listing.source.kind == "hf" and (len(revision) != 40 or set(revision) - set("0123456789abcdef")):
         raise StateError(f"revision: {shown(revision)!r} is not a commit")
-    return open_index(listing.source, run, revision)
+    return open_source(listing.source, run, revision)
 
 
 def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
@@ -164,7 +164,7 @@ def resolve_resume_plan(
 
     At the very end of the source: ([], 0, "").
     """
-    index = open_index(one_source(spec), Run.here(cache_dir=cache_dir))
+    index = open_source(one_source(spec), Run.here(cache_dir=cache_dir))
     rows = _whole("row_offset", row_offset)
     return _locate(index, rows)
 

@@ -10,13 +10,13 @@ from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Index
 from headrace.catalog.lines import LineIndex
 from headrace.catalog.shard import Shard
-from headrace.catalog.text import open_shard
-from headrace.fetch.cache import ShardCache
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.lines import LineReader
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.fetch.prefetch import ShardPrefetcher
+from headrace.fetch.sources import cache_of
+from headrace.fetch.text import open_text_shard
 from headrace.run import Run
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Shelf:
 
     def __init__(self, index: Index, run: Run, columns: list[str] | None) -> None:
         self.index, self.run, self.columns = index, run, columns
-        self._cache = ShardCache(run.cache_dir, cleanup=run.cleanup, limit=run.cache_bytes)
+        self._cache = cache_of(run)
         self._prefetch: ShardPrefetcher | None = None
         self._readers: dict[int, ParquetReader | LineReader] = {}
         self._held: set[int] = set()
@@ -116,7 +116,7 @@ class Shelf:
         shard, found = self.index.listing.shard(number), self.index.shard(number)
         if isinstance(found, LineIndex):
             source = self.index.listing.source
-            text = open_shard(shard, self.run.cache_dir)
+            text = open_text_shard(shard, self._cache)
             return LineReader(
                 text, found, kind=found.kind, column=source.column, label=self.index.listing.label(number)
             )

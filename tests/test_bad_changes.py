@@ -1,0 +1,106 @@
+"""Local files that change between the listing and the last row: their own rows to the end, or an error that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from refused import check_refused
+
+from headrace import rows
+from headrace.errors import Changed, DataError, HeadraceError, NotFound
+
+pytestmark = pytest.mark.timeout(20)
+
+KINDS = ("parquet", "jsonl", "txt")
+
+
+def write_rows(path: Path, kind: str, mark: str) -> list[dict[str, Any]]:
+    """4,000 rows of a few kilobytes in several chunks; `mark` sets them apart and is of the same size everywhere."""
+    found = [{"text": f"{mark} {i:05d}"} for i in range(4000)]
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(found), path, row_group_size=500, use_dictionary=False, compression="none")
+    else:
+        text = "\n".join(row["text"] if kind == "txt" else json.dumps(row) for row in found)
+        path.write_text(text + "\n")
+    return found
+
+
+def replace_with(path: Path, make: Callable[[Path], object]) -> None:
+    other = path.with_name("other")
+    make(other)
+    other.replace(path)
+
+
+def become_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+CHANGES: dict[str, tuple[Callable[[Path, str], object], type[HeadraceError], str]] = {
+    "is replaced": (lambda p, kind: replace_with(p, lambda q: write_rows(q, kind, "new")), Changed, "start anew"),
+    "is rewritten": (lambda p, kind: write_rows(p, kind, "new"), Changed, "start anew"),
+    "is cut": (lambda p, kind: os.truncate(p, 3000), Changed, "start anew"),
+    "grows": (lambda p, kind: os.truncate(p, 300_000), Changed, "start anew"),
+    "is removed": (lambda p, kind: p.unlink(), NotFound, "no such file"),
+    "becomes a fifo": (lambda p, kind: replace_with(p, os.mkfifo), DataError, "is a fifo"),
+    "becomes a folder": (lambda p, kind: become_folder(p), DataError, "is a folder"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_file_that_changes_before_it_is_read_is_named(tmp_path: Path, kind: str, case: str) -> None:
+    change, error, said = CHANGES[case]
+    path = tmp_path / f"a.{kind}"
+    write_rows(path, kind, "old")
+    os.utime(path, ns=(1, 1))
+    with rows(f"{kind}:{path}", cache_dir=tmp_path / "data") as stage:
+        change(path, kind)
+        with pytest.raises(HeadraceError) as caught:
+            next(stage)
+    check_refused(caught.value, error, rf"a\.{kind}:? .*{said}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_file_that_changes_while_it_is_read_gives_its_own_rows_or_is_named(
+    tmp_path: Path, kind: str, case: str
+) -> None:
+    change = CHANGES[case][0]
+    path, found = tmp_path / f"a.{kind}", []
+    want = write_rows(path, kind, "old")
+    os.utime(path, ns=(1, 1))
+    with rows(f"{kind}:{path}", cache_dir=tmp_path / "data") as stage:
+        found += [next(stage).data for _ in range(600)]
+        change(path, kind)
+        if case in ("is rewritten", "is cut", "grows"):
+            with pytest.raises(Changed, match=rf"a\.{kind} changed while reading: .*; let its writer finish"):
+                found += [row.data for row in stage]
+        else:  # what was opened is still there
+            found += [row.data for row in stage]
+            assert len(found) == 4000
+    assert found == want[: len(found)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_replaced_between_epochs_is_counted_anew_and_fits_no_state(tmp_path: Path, kind: str) -> None:
+    path, spec = tmp_path / f"a.{kind}", f"{kind}:{tmp_path}/a.{kind}"
+    write_rows(path, kind, "old")
+    with rows(spec, cache_dir=tmp_path / "data", shuffle=True) as stage:
+        next(stage)
+        state = stage.state_dict()
+        list(stage)
+    os.utime(path, ns=(1, 1))
+    want = write_rows(path.with_name("b"), kind, "new!")
+    path.with_name("b").replace(path)
+    with rows(spec, cache_dir=tmp_path / "data", shuffle=True, epoch=1) as stage:
+        assert sorted(row.data["text"] for row in stage) == [row["text"] for row in want]
+        with pytest.raises(Changed, match=rf"the files changed since .*a\.{kind} has another size or mtime"):
+            stage.load_state_dict(state)

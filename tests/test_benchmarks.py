@@ -1,0 +1,54 @@
+"""The benchmarks run: small, in a process of their own, with those peers that are installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def quick(name: str, out: Path, *more: str) -> dict[str, Any]:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--out", str(out), *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+    assert f"| {name} (quick) |" in (out / "README.md").read_text()
+    return found
+
+
+def test_rows_benchmark_reports_speed_resume_memory_and_targets(tmp_path: Path) -> None:
+    found = quick("rows", tmp_path)
+    assert {"date", "quick", "machine", "rows", "speed", "resume", "state", "memory", "targets"} <= set(found)
+    ours = [line for line in found["speed"] if line["name"].startswith("headrace")]
+    assert len(ours) == 7
+    assert all(line["rows_per_second"] > 0 and line["of_limit"] > 0 for line in ours)
+    places = {"ms_at_10_percent", "ms_at_50_percent", "ms_at_99_percent"}
+    assert all(places <= set(line) for line in found["resume"])
+    assert {"median_ms", "max_ms", "max_cpu_ms"} <= set(found["state"][0])
+    assert len(found["memory"]["mb_after_each_epoch"]) == 4
+    assert len(found["targets"]) == 15
+
+
+def test_shuffle_benchmark_reports_pairs_of_each_way_and_targets(tmp_path: Path) -> None:
+    found = quick("shuffle", tmp_path, "--data", str(tmp_path / "data"))
+    assert [variant["shards"] for variant in found["variants"]] == [4, 16]
+    for variant in found["variants"]:
+        perfect, buffer, mine, *_ = variant["ways"]
+        assert perfect["same_class"] < buffer["same_class"]
+        assert mine["name"].startswith("headrace")
+        assert 0 < mine["same_shard"] <= 1
+    assert len(found["targets"]) == 4
+
+
+@pytest.mark.parametrize("name", ["rows", "shuffle"])
+def test_benchmarks_explain_their_options(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), "--help"], capture_output=True, text=True, check=True
+    )
+    assert all(option in done.stdout for option in ("--quick", "--check", "--data", "--out", "--no-peers"))
