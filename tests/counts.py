@@ -27,8 +27,9 @@ class FakeCounts:
     def shard_rows(self) -> I64:
         return np.array([int(s.sum()) for s in self._shards], dtype=np.int64)
 
-    def groups(self, shard: int) -> tuple[I64, I64]:
-        return self._shards[shard], self._shards[shard] * self._row_bytes
+    def groups(self, shard: int) -> tuple[I64, I64, I64]:
+        nbytes = self._shards[shard] * self._row_bytes
+        return self._shards[shard], nbytes, nbytes
 
     def all_rows(self) -> list[tuple[int, int]]:
         return [(shard, row) for shard, n in enumerate(self.shard_rows().tolist()) for row in range(n)]

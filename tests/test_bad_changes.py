@@ -15,6 +15,7 @@ from refused import check_refused
 
 from headrace import rows
 from headrace.errors import Changed, DataError, HeadraceError, NotFound
+from headrace.testing import LocalHub, write_parquet
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -104,3 +105,69 @@ def test_a_file_replaced_between_epochs_is_counted_anew_and_fits_no_state(tmp_pa
         assert sorted(row.data["text"] for row in stage) == [row["text"] for row in want]
         with pytest.raises(Changed, match=rf"the files changed since .*a\.{kind} has another size or mtime"):
             stage.load_state_dict(state)
+
+
+def test_a_file_with_other_row_groups_behind_the_same_size_and_time_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    options: dict[str, Any] = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    pq.write_table(pa.table({"n": list(range(8))}), path, row_group_size=4, **options)
+    os.utime(path, ns=(1, 1))
+    spec, size = f"parquet:{path}", path.stat().st_size
+    with rows(spec, cache_dir=tmp_path / "data") as stage:
+        assert len(list(stage)) == 8
+    pq.write_table(pa.table({"n": list(range(10))}), path, row_group_size=5, **options)
+    data = path.read_bytes()
+    path.write_bytes(
+        data[:4] + b"\0" * (size - len(data)) + data[4:] if len(data) <= size else data[: size - 4] + b"PAR1"
+    )
+    os.utime(path, ns=(1, 1))
+    with rows(spec, cache_dir=tmp_path / "data") as stage, pytest.raises(HeadraceError, match=r"a\.parquet"):
+        list(stage)
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "nothing in it": lambda index: None,
+    "a list": lambda index: [],
+    "no files": lambda index: index | {"files": []},
+    "files that are none": lambda index: index | {"files": [1]},
+    "files of numbers": lambda index: index | {"files": [[1, 2, 3]]},
+    "a size too large": lambda index: index | {"files": [["a", 2**70, ""]]},
+    "no shards": lambda index: index | {"shards": []},
+    "rows too many": lambda index: with_shard(index, rows=[[2**70, 1]]),
+    "groups too many": lambda index: with_shard(index, rows=[[1, 10**10]]),
+    "groups of groups": lambda index: with_shard(index, kib=[[1]]),
+    "kilobytes too many": lambda index: with_shard(index, kib=[2**70]),
+}
+
+
+def with_shard(index: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return index | {"shards": [index["shards"][0] | changes, *index["shards"][1:]]}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_an_index_that_cannot_be_used_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    write_parquet(tmp_path / "in" / "data", [[3], [4]])
+    with LocalHub() as hub:
+        hub.push("org/a", tmp_path / "in")
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        for spec in ("hf:org/a", f"parquet:{tmp_path}/in/data/*.parquet"):
+            folder = tmp_path / spec.partition(":")[0]
+            with rows(spec, cache_dir=folder) as stage:
+                assert len(list(stage)) == 7
+            (path,) = [p for p in folder.glob("*_index/**/*.json") if not p.name.startswith("pin-")]
+            path.write_text(json.dumps(DAMAGE[case](json.loads(path.read_bytes()))))
+            with rows(spec, cache_dir=folder) as stage:
+                assert len(list(stage)) == 7
+
+
+@pytest.mark.parametrize("rows_in_index", [[[2, 1]], [[4, 1]], [[3, 2]]])
+def test_an_index_that_says_other_rows_than_the_file_has_is_noticed(tmp_path: Path, rows_in_index: Any) -> None:
+    (file,) = write_parquet(tmp_path / "in", [[3]])
+    with rows(f"parquet:{file}", cache_dir=tmp_path / "data") as stage:
+        assert len(list(stage)) == 3
+    (path,) = (tmp_path / "data" / "file_index").glob("*.json")
+    kib = [1] * rows_in_index[0][1]
+    path.write_text(json.dumps(with_shard(json.loads(path.read_bytes()), rows=rows_in_index, kib=kib)))
+    with rows(f"parquet:{file}", cache_dir=tmp_path / "data") as stage, pytest.raises(Changed) as caught:
+        list(stage)
+    check_refused(caught.value, Changed, r"train-0\S+ has row groups of other lengths .*; if it .*, remove .*\.json")

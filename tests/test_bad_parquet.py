@@ -179,13 +179,13 @@ def test_one_flipped_bit_under_a_checksum_is_found_and_only_where_it_is_read(tmp
 
 def test_damage_anywhere_gives_the_rows_or_an_error_and_never_fewer_rows(tmp_path: Path) -> None:
     """In a process of its own: what pyarrow does not catch ends the process."""
-    command = [sys.executable, mutants.__file__, str(tmp_path), "120"]
+    command = [sys.executable, mutants.__file__, str(tmp_path), "80"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, f"died of seed {(tmp_path / 'seed').read_text()}: {done.stderr[-2000:]}"
     found = json.loads(done.stdout)
     assert list(found) == [*mutants.WRITERS, "body"]
     for name, counts in found.items():
-        assert counts.pop("error") > 50
+        assert counts.pop("error") > 30
         assert counts.pop("right") > 5
         if name != "body":  # only pages with checksums can tell other values from the right ones
             counts.pop("values", 0)

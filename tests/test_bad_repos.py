@@ -10,8 +10,9 @@ import pytest
 from refused import CANARY, POINTER, a_parquet, check_refused, everything, refusal
 
 from headrace.catalog.source import Source
-from headrace.errors import DataError, HeadraceError, NotAllowed, NotFound
+from headrace.errors import DataError, HeadraceError, NotAllowed, NotFound, Unreachable
 from headrace.testing import LocalHub
+from headrace.testing.hub import Status
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -126,7 +127,8 @@ def test_a_repo_that_cannot_be_read_says_which_why_and_what_to_do(
 
 
 def card(*lines: str) -> bytes:
-    return "\n".join(["---", *lines, "---", "# A dataset"]).encode()
+    """A README. The space in its first line keeps the local Hub from reading it too."""
+    return "\n".join(["--- ", *lines, "---", "# A dataset"]).encode()
 
 
 LAUGHS = ["l0: &l0 [x, x, x, x, x, x, x, x, x]"] + [
@@ -144,7 +146,7 @@ HARMFUL: dict[str, tuple[bytes, str]] = {
     "laughs for all": (card(*LAUGHS, "configs: *l11"), ""),
     "itself": (card("configs: &c [{config_name: *c, data_files: *c}]"), ""),
     "a date that is none": (card("configs: 2024-99-99"), "not YAML"),
-    "bytes": (b"---\n\xff\xfe\0\n---\n", "not YAML"),
+    "bytes": (b"--- \n\xff\xfe\0\n---\n", "not YAML"),
 }
 
 
@@ -193,3 +195,81 @@ def test_a_folder_that_a_readme_names_is_split_by_the_names_of_its_files(
         check_refused(refusal(f"hf:org/folder:en:{split}:text", tmp_path), NotFound, "no parquet file for split")
     else:
         assert [row["name"] for row in everything(f"hf:org/folder:en:{split}:text", tmp_path)] == names
+
+
+INFO, TREE = "/api/datasets/org/good/revision/*", "/api/datasets/org/good/tree/*"
+LOGIN = b"<html><a href='https://portal/?token=secret'>Log in first</a></html>"
+ANSWERS: dict[str, tuple[str, bytes, str]] = {
+    "a login page": (INFO, LOGIN, r"^org/good@main: what http\S+ answers is no answer of a Hub .*login page"),
+    "a list": (INFO, b"[]", "no answer of a Hub"),
+    "nothing": (INFO, b"{}", "no answer of a Hub"),
+    "no commit": (INFO, b'{"id": "org/good"}', "^org/good@main: the Hub named no commit for it"),
+    "a login page for a listing": (TREE, LOGIN, "^org/good: the Hub's listing is not JSON .*proxy"),
+    "no listing": (TREE, b"{}", "^org/good: the Hub's listing is not a list"),
+    "a deep listing": (TREE, b"[" * 100_000, "^org/good: the Hub's listing is not JSON"),
+    "a size that is none": (
+        TREE,
+        b'[{"type": "file", "path": "a", "size": "x"}]',
+        "^org/good@.*: .* file that cannot be",
+    ),
+    "a size too large": (TREE, b'[{"type": "file", "path": "a", "size": 1e30}]', "a file that cannot be: .*1e[+]30"),
+    "less than no bytes": (TREE, b'[{"type": "file", "path": "a", "size": -1}]', "a file that cannot be"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_what_is_no_hub_is_told_from_one(hub: LocalHub, tmp_path: Path, case: str) -> None:
+    match, body, said = ANSWERS[case]
+    hub.push("org/good", {"data/train-0.parquet": a_parquet()})
+    hub.fault(match, Status(200, body=body))
+    check_refused(refusal("hf:org/good", tmp_path), Unreachable, said)
+
+
+NEAR = r"; nearest in .*bad: .*c\.parquet"
+BUCKET: dict[str, tuple[str, type[HeadraceError], str]] = {
+    "no such file": ("bad/d.parquet", NotFound, rf"^memory://bad/d\.parquet: no such file{NEAR}"),
+    "no match": ("bad/d*.parquet", NotFound, rf"^no file matches memory://bad/d\*\.parquet{NEAR}"),
+    "no folder": ("none/*.parquet", NotFound, r"^no file matches memory://none/\*\.parquet"),
+    "a folder": ("bad", DataError, r"^memory://bad is a folder, not a file; .* for example memory://bad/\*\.parquet"),
+    "no bytes": ("bad/zero.parquet", DataError, r"^memory://\S*bad/zero\.parquet has 0 bytes"),
+    "not parquet": ("bad/page.parquet", DataError, r"^memory://\S*bad/page\.parquet has no parquet footer"),
+    "no rights": ("bad/locked.parquet", NotAllowed, r"^parquet:memory://bad/locked.*refused .*; check the credentials"),
+    "no credentials": ("bad/keyless.parquet", NotAllowed, r"access was refused \(NoCredentialsError\); check the cred"),
+    "no size": ("bad/endless.parquet", DataError, r"^memory://\S*bad/endless\.parquet: .*does not say how large"),
+}
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    found = type(files).info
+
+    class NoCredentialsError(Exception):
+        pass
+
+    def info(self: object, path: str, **options: object) -> dict[str, object]:
+        if "locked" in path:
+            raise PermissionError("Forbidden: https://x/?X-Amz-Signature=0123")
+        if "keyless" in path:
+            raise NoCredentialsError("Unable to locate credentials")
+        return found(self, path, **options) | ({"size": None} if "endless" in path else {})  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(type(files), "info", info)
+    bad = {"c": a_parquet(), "zero": b"", "page": b"<html>" * 50, "endless": a_parquet()}
+    for name, data in bad.items():
+        files.pipe(f"/bad/{name}.parquet", data)
+    yield
+    files.rm("/bad", recursive=True)
+
+
+@pytest.mark.parametrize("case", BUCKET)
+def test_a_bucket_that_cannot_be_read_says_what_and_where(bucket: None, tmp_path: Path, case: str) -> None:
+    path, kind, said = BUCKET[case]
+    check_refused(refusal(f"parquet:memory://{path}", tmp_path), kind, said)
+
+
+def test_paths_from_the_root_of_a_file_system_are_read(bucket: None, tmp_path: Path) -> None:
+    assert len(everything("parquet:memory://bad/c*.parquet", tmp_path)) == 2
+    assert len(everything("parquet:memory:///bad/c.parquet", tmp_path)) == 2

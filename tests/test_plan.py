@@ -86,6 +86,13 @@ def test_slices_of_a_large_row_group_stay_in_file_order() -> None:
     assert [(c.skip, c.rows) for c in chunks] == [(0, 834), (834, 834), (1668, 832)]
 
 
+def test_slices_are_cut_by_bytes_as_well() -> None:
+    order = Order(FakeCounts([[10], [3]], row_bytes=100), rules(shuffle=False, chunk_bytes=250), 0)
+    assert [(order.chunk_at(p).skip, order.chunk_at(p).rows) for p in (0, 3, 6, 9)] == [(0, 3), (3, 3), (6, 3), (9, 1)]
+    tiny = Order(FakeCounts([[10]], row_bytes=100), rules(shuffle=False, chunk_bytes=1), 0)
+    assert tiny.chunk_at(9).rows == 1
+
+
 def test_a_limit_is_cut_before_the_lanes() -> None:
     assert [clamp_rows(10, e, 25) for e in range(4)] == [10, 10, 5, 0]
     order = Order(FakeCounts([[10]]), Rules(seed=0, source="s", shuffle=True, limit=25), 2)

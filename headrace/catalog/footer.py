@@ -63,9 +63,11 @@ class GroupRows:
     def from_json(cls, value: Any) -> Self:
         import numpy as np
 
-        rows = np.repeat([r for r, _ in value["rows"]], [n for _, n in value["rows"]]).astype(np.int64)
         kib = np.array(value["kib"], dtype=np.int64)
-        if len(rows) != len(kib) or (rows < 0).any() or (kib < 0).any():
+        if kib.ndim != 1 or sum(n for _, n in value["rows"]) != len(kib):
+            raise ValueError("numbers of row groups that do not agree")
+        rows = np.repeat([r for r, _ in value["rows"]], [n for _, n in value["rows"]]).astype(np.int64)
+        if (rows < 0).any() or (kib < 0).any():
             raise ValueError("row groups that cannot be")
         return cls(
             rows, kib, {str(k): int(v) for k, v in value["weights"].items()}, tuple((n, t) for n, t in value["schema"])

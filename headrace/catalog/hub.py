@@ -18,7 +18,7 @@ from headrace.catalog.refusals import refusal
 from headrace.catalog.retry import HEALS, Hold, asked_wait, retrying
 from headrace.catalog.shard import Broken
 from headrace.catalog.source import Source
-from headrace.errors import DataError, HeadraceError, NotFound, Unreachable, shown
+from headrace.errors import DataError, HeadraceError, NotFound, Unreachable, plain_url, shown
 from headrace.run import Run, hub_token
 
 T = TypeVar("T")
@@ -132,9 +132,8 @@ def _tree(source: Source, commit: str, folder: str, run: Run) -> Iterator[tuple[
             return
         reply = _asking(partial(_page, url, what, run), what, run)
         for entry in _entries(reply, source):
-            if entry.get("type") == "file" and isinstance(entry.get("path"), str):
-                large = entry.get("lfs") or {}
-                yield entry["path"], int(entry.get("size", -1)), str(large.get("oid") or entry.get("oid") or "")
+            if entry.get("type") == "file":
+                yield _file(entry, what)
         url = reply.links.get("next", {}).get("url")
         if url is not None and urlsplit(url)[:2] != home:
             raise Unreachable(
@@ -154,13 +153,20 @@ def _page(url: str, what: str, run: Run) -> Any:
 def _entries(reply: Any, source: Source) -> list[dict[str, Any]]:
     try:
         entries = json.loads(reply.content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreachable(
             f"{source.path}: the Hub's listing is not JSON ({error}); a proxy in between may be the cause"
         ) from error
     if not isinstance(entries, list):
         raise Unreachable(f"{source.path}: the Hub's listing is not a list of files")
     return [e for e in entries if isinstance(e, dict)]
+
+
+def _file(entry: dict[str, Any], what: str) -> tuple[str, int, str]:
+    path, size, large = entry.get("path"), entry.get("size"), entry.get("lfs") or {}
+    if not isinstance(path, str) or not isinstance(size, int) or not 0 <= size < 1 << 62 or not isinstance(large, dict):
+        raise Unreachable(f"{what}: the Hub's listing has a file that cannot be: {shown(entry)}")
+    return path, size, str(large.get("oid") or entry.get("oid") or "")
 
 
 def _raise_for(reply: Any, what: str, run: Run) -> None:
@@ -196,6 +202,11 @@ def _asking(ask: Callable[[], T], what: str, run: Run) -> T:
             reply = getattr(error, "response", None)
             if reply is not None:
                 _raise_for(reply, what, run)
+            if isinstance(error, ValueError | TypeError | LookupError | RecursionError):
+                raise Unreachable(
+                    f"{what}: what {plain_url(run.endpoint)} answers is no answer of a Hub ({type(error).__name__}: "
+                    f"{shown(error)}); a proxy or a login page in between may be the cause"
+                ) from error
             if not _is_network(error):
                 raise
             raise Broken(f"no answer ({type(error).__name__})") from error

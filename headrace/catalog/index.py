@@ -108,7 +108,7 @@ class Index:
             return GroupRows.from_json(json.loads(kept.read_bytes()))
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.warning("%s cannot be read (%s); reading the footer again", kept, shown(error))
         found = read_footer(self.listing.shard(i))
         publish_json(kept, found.to_json())
@@ -168,21 +168,22 @@ class Counts:
     def shard_rows(self) -> I64:
         return self.index.shard_rows()
 
-    def groups(self, shard: int) -> tuple[I64, I64]:
+    def groups(self, shard: int) -> tuple[I64, I64, I64]:
         found = self.index.shard(shard)
         if isinstance(found, GroupRows):
-            return found.rows, found.nbytes(self.columns)
+            return found.rows, found.nbytes(None), found.nbytes(self.columns)
         return _line_groups(found)
 
 
-def _line_groups(index: LineIndex) -> tuple[I64, I64]:
+def _line_groups(index: LineIndex) -> tuple[I64, I64, I64]:
     """Blocks of lines, each found by seeking, so each a row group of its own."""
     import numpy as np
 
     starts = np.arange(0, index.rows, index.every, dtype=np.int64)
     rows = np.diff(starts, append=index.rows)
     edges = np.array([*index.offsets[: len(starts)], index.bytes], dtype=np.int64)
-    return np.asarray(rows, dtype=np.int64), edges[1:] - edges[:-1]
+    nbytes = edges[1:] - edges[:-1]
+    return np.asarray(rows, dtype=np.int64), nbytes, nbytes
 
 
 def _num_rows(shard: ShardIndex) -> int:
@@ -216,13 +217,18 @@ def load_listing(path: Path) -> dict[str, Any] | None:
     """An index file as it is; None where there is none that can be used."""
     try:
         value = json.loads(path.read_bytes())
-        if value["format"] == FORMAT and isinstance(value["files"], list) and isinstance(value["revision"], str):
+        if value["format"] == FORMAT and isinstance(value["revision"], str) and _are_files(value["files"]):
             return dict(value)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         log.warning("the index %s cannot be read (%s); making it again", path, shown(error))
     return None
+
+
+def _are_files(value: Any) -> bool:
+    """(path, size, tag) of at least one file."""
+    return bool(value) and all([type(x) for x in entry] == [str, int, str] and entry[1] < 1 << 62 for entry in value)
 
 
 def _load_shards(path: Path, listing: Listing) -> list[ShardIndex] | None:
@@ -237,7 +243,7 @@ def _load_shards(path: Path, listing: Listing) -> list[ShardIndex] | None:
                 found.append(GroupRows.from_json({**shard, "schema": schemas[shard["schema"]]}))
             else:
                 found.append(LineIndex.from_json(shard))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         log.warning("the index %s cannot be used (%s); making it again", path, shown(error))
         return None
     return found if len(found) == len(listing) else None

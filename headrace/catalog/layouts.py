@@ -71,9 +71,9 @@ def card_patterns(configs: Sequence[dict[str, Any]], config: str | None, split: 
         return None
     by_split = _by_split(data_files)
     if split not in by_split:
-        near = ", ".join(shown(s) for s in by_split)
+        name = shown(chosen.get("config_name"))
         raise NotFound(
-            f"no split {shown(split)!r} in the configuration {shown(chosen.get('config_name'))!r}; it has {near}"
+            f"no split {shown(split)!r} in the configuration {name!r}; it has {_some(list(by_split)) or 'none'}"
         )
     folder = _folder(chosen)
     prefix = f"{folder}/" if folder else ""
@@ -219,18 +219,20 @@ def nothing_found(name: str, config: str | None, split: str, patterns: Sequence[
     wanted = f"{config}/{split}" if config else split
     near = difflib.get_close_matches(wanted, [p.rpartition("/")[0] or p for p in parquet], n=3, cutoff=0.1)
     near += difflib.get_close_matches(split, parquet, n=3, cutoff=0.1)
-    there = (
-        ", ".join(shown(p) for p in dict.fromkeys(near)) or ", ".join(shown(p) for p in list(paths)[:5]) or "no file"
-    )
+    there = _some(list(dict.fromkeys(near)) or parquet or paths, 6) or "no file"
     return NotFound(
         f"{name}: no parquet file for split {shown(split)!r}"
         + (f" of configuration {shown(config)!r}" if config else "")
-        + f"; tried {', '.join(shown(p) for p in patterns)}; nearest there: {there}"
+        + f"; tried {_some(patterns, 6)}; nearest there: {there}"
     )
 
 
+def _some(names: Sequence[str], most: int = 20) -> str:
+    return ", ".join(shown(n) for n in names[:most]) + (" …" if len(names) > most else "")
+
+
 def _no_config(config: str | None, names: Sequence[str]) -> NotFound:
-    listed = ", ".join(shown(n) for n in list(names)[:20]) + (" …" if len(names) > 20 else "")
+    listed = _some(names)
     if config is None:
         return NotFound(
             f"the repo has several configurations; name one as hf:<repo>:<config>:<split>:<column>: {listed}"

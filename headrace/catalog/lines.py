@@ -94,7 +94,11 @@ class LineIndex:
 
     def _is_possible(self) -> bool:
         numbers = (self.rows, self.every, self.size, self.bytes)
-        if self.kind not in ("txt", "jsonl") or any(type(n) is not int or n < 0 for n in numbers) or not self.every:
+        if (
+            self.kind not in ("txt", "jsonl")
+            or any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers)
+            or not self.every
+        ):
             return False
         slots = -(-self.rows // self.every)
         return (

@@ -87,7 +87,7 @@ def _pin(source: Source, run: Run, folder: Path, revision: str | None) -> str:
 def _read_pin(path: Path) -> dict[str, Any] | None:
     try:
         pin = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if isinstance(pin, dict) and re.fullmatch(r"[0-9a-f]{40}", str(pin.get("commit", ""))):
         return pin

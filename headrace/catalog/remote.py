@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from headrace.catalog.listing import Listing, signature
 from headrace.catalog.retry import retrying
 from headrace.catalog.shard import Broken, Origin, Shard
 from headrace.catalog.source import Source
-from headrace.errors import Changed, NotAllowed, NotFound, SpecError, shown
+from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound, SpecError, shown
 
 BLOCK = 4 << 20
 
@@ -21,18 +24,20 @@ class RemoteOrigin(Origin):
     scheme: str
     base: str
     """The part of the path before the first wildcard."""
+    root: str = ""
+    """What stands before the paths of all shards: '/' where the file system has a root, and no buckets."""
     name: str = field(init=False)
     folder: tuple[str, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", f"{self.scheme}:/")
+        object.__setattr__(self, "name", f"{self.scheme}:/{self.root}")
         digest = hashlib.blake2b(f"{self.scheme}://{self.base}".encode(), digest_size=6).hexdigest()
         object.__setattr__(self, "folder", ("hf_shards", "_fsspec", f"{self.scheme}-{digest}"))
 
     def read(self, shard: Shard, start: int, stop: int) -> bytes:
         def attempt() -> bytes:
             with _explained(shard):
-                data: bytes = _filesystem(self.scheme).cat_file(shard.path, start=start, end=stop)
+                data: bytes = _filesystem(self.scheme).cat_file(self.root + shard.path, start=start, end=stop)
             if len(data) != stop - start:
                 raise Broken(f"{len(data)} bytes came where {stop - start} were asked for")
             return data
@@ -49,8 +54,9 @@ class RemoteOrigin(Origin):
     def _check_same(self, shard: Shard) -> None:
         """The object still is the one that was listed: a read by range cannot tell."""
         with _explained(shard):
-            info = _filesystem(self.scheme).info(shard.path, refresh=True)
-        if int(info["size"]) != shard.size or _tag(info) != shard.etag:
+            info = _filesystem(self.scheme).info(self.root + shard.path, refresh=True)
+        # A listing and a question about one file may say different things: what the listing said is compared.
+        if info["size"] != shard.size or _tag(info, shard.etag.partition("=")[0]) not in ("", shard.etag):
             raise Changed(f"{shard} changed since it was listed; start anew on the changed file")
 
 
@@ -66,18 +72,50 @@ def list_remote(source: Source) -> Listing:
             found = fs.glob(path, detail=True)
             return [found[p] for p in sorted(found) if found[p]["type"] == "file"]
 
-    infos = retrying(ask, str(source))
+    try:
+        infos = retrying(ask, str(source))
+    except NotFound as error:
+        raise NotFound(f"{shown(source.path)}: no such file{_nearest(fs, path)}") from error
     if not infos:
-        raise NotFound(f"no file matches {shown(source.path)}")
-    files = [(str(i["name"]), int(i["size"]), _tag(i)) for i in infos]
-    return Listing.of(source, signature(files), RemoteOrigin(scheme, base), files)
+        raise NotFound(f"no file matches {shown(source.path)}{_nearest(fs, path)}")
+    if infos[0]["type"] == "directory":
+        where = shown(source.path.rstrip("/"))
+        raise DataError(f"{where} is a folder, not a file; name its files with a glob, for example {where}/*.parquet")
+    return _listing(source, scheme, base, infos)
 
 
-def _tag(info: dict[str, Any]) -> str:
+def _listing(source: Source, scheme: str, base: str, infos: list[dict[str, Any]]) -> Listing:
+    names = [str(i["name"]) for i in infos]
+    root = "/" if all(name.startswith("/") for name in names) else ""
+    files = []
+    for name, info in zip(names, infos, strict=True):
+        if not isinstance(info["size"], int):
+            raise DataError(
+                f"{scheme}://{shown(name)}: the server does not say how large it is, so its end is not found"
+            )
+        files.append((name.removeprefix(root), info["size"], _tag(info)))
+    return Listing.of(source, signature(files), RemoteOrigin(scheme, base, root), files)
+
+
+def _nearest(fs: Any, path: str) -> str:
+    """The nearest names in the same folder, for an error; nothing where that cannot be found out."""
+    folder, _, name = path.rpartition("/")
+    try:
+        names = [str(found).rstrip("/").rpartition("/")[2] for found in fs.ls(folder, detail=False)]
+    except Exception:  # any error of any file system, in the middle of another
+        return ""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or sorted(names)[:3]
+    return f"; nearest in {shown(folder)}: {', '.join(shown(n) for n in near)}" if near else ""
+
+
+def _tag(info: dict[str, Any], only: str = "") -> str:
     """What tells one content from another, as far as the file system says. Never taken for a hash of ours."""
     for key in ("ETag", "etag", "version_id", "md5Hash", "LastModified", "last_modified", "mtime", "created"):
-        if info.get(key):
-            return f"{key}={str(info[key]).strip(chr(34))}"
+        value = info.get(key) if only in ("", key) else None
+        if value:
+            seconds = value.timestamp() if isinstance(value, datetime) else value
+            text = f"{seconds:.6f}" if isinstance(seconds, float) else str(seconds).strip('"')
+            return f"{key}={text}"
     return ""
 
 
@@ -101,9 +139,14 @@ class _explained:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, HeadraceError | Broken):
+            return
+        what, name = shown(self.what), type(error).__name__
         if isinstance(error, FileNotFoundError):
-            raise NotFound(f"{self.what}: no such file") from error
-        if isinstance(error, PermissionError):
-            raise NotAllowed(f"{self.what}: access was refused; check the credentials of this file system") from error
-        if isinstance(error, OSError | TimeoutError):
-            raise Broken(f"{type(error).__name__}: {shown(error)}") from error
+            raise NotFound(f"{what}: no such file") from error
+        if isinstance(error, PermissionError) or "credential" in name.lower():
+            raise NotAllowed(
+                f"{what}: access was refused ({name}); check the credentials of this file system"
+            ) from error
+        # Also what is no OSError: each file system has errors of its own. The query of a URL may be a signature.
+        raise Broken(f"{name}: {shown(re.sub(r'([?]|%3F)[^ ]*', '?…', str(error)))}") from error

@@ -41,7 +41,7 @@ def gather(chunks: Sequence[OpenChunk], done: Draws, source: str) -> RowBlock:
     if done.picks is None:
         return RowBlock(source, done.epoch, _columns(parts[0]), labels * done.count, numbers[0])
     order = dealt(done.picks, done.counts, list(accumulate(done.counts, initial=0))[:-1]).tolist()
-    shards = [labels[i] for i in done.picks]
+    shards = [labels[i] for i in done.picks.tolist()]
     return RowBlock(source, done.epoch, _joined(parts, order), shards, _picked(numbers, order))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.address import Address, Row
@@ -17,7 +16,10 @@ if TYPE_CHECKING:
     from headrace.rng import I64
 
 SEGMENT_BYTES = 4 << 20
-"""Chunks of more bytes than this become Python values piece by piece; what is left of them stays Arrow data."""
+SEGMENT_ROWS = 256
+"""Rows become Python values in runs of at most so many rows and bytes: values that are few stay in the processor's
+cache until they are given out. What is left of the chunk stays Arrow data.
+"""
 
 Columns: TypeAlias = dict[str, Sequence[Any]]
 
@@ -51,16 +53,17 @@ class OpenChunk:
         """`data`: the rows in file order, an Arrow batch or (JSON lines) a list of dicts; `order`: the plan's order of
         them; `prefix`: the start of their addresses.
         """
-        self.chunk, self._data, self._order, self._prefix = chunk, data, order, prefix
-        self._is_small = chunk.nbytes <= SEGMENT_BYTES
-        self._step = chunk.rows if self._is_small else max(1, SEGMENT_BYTES * chunk.rows // chunk.nbytes)
-        self._whole: Columns | None = None
+        self.chunk, self._order, self._prefix = chunk, order, prefix
+        in_order = bool((order[1:] > order[:-1]).all())
+        self._data = data if in_order else _reordered(data, order)
+        most = chunk.rows if in_order else SEGMENT_ROWS
+        self._step = max(1, min(most, SEGMENT_BYTES * chunk.rows // max(chunk.nbytes, 1)))
         self._at = -1
         self._feed: Iterator[Row] = iter(())
 
     def close(self) -> None:
         """Let go of the data now: the feed and we hold each other, and the garbage collector may take its time."""
-        self._data, self._whole, self._feed, self._at = None, None, iter(()), -1
+        self._data, self._feed, self._at = None, iter(()), -1
 
     @property
     def label(self) -> str:
@@ -80,21 +83,10 @@ class OpenChunk:
     def part(self, first: int, count: int) -> Columns | list[dict[str, Any]]:
         """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are."""
         if isinstance(self._data, list):
-            return [self._data[i] for i in self._order[first : first + count].tolist()]
-        if not self._is_small:
-            return self._converted(taken(self._data, self._order[first : first + count]), self.numbers(first, count))
-        if self._whole is None:
-            self._whole, self._data = self._all_converted(), None
-        return {name: column[first : first + count] for name, column in self._whole.items()}
-
-    def _all_converted(self) -> Columns:
-        """A small chunk becomes Python values as it lies, then in order: references move more cheaply than text."""
-        columns = self._converted(self._data, range(self.chunk.first, self.chunk.first + self.chunk.rows))
-        order = self._order.tolist()
-        if order == list(range(len(order))):
-            return columns
-        pick = itemgetter(*order)
-        return {name: pick(column) for name, column in columns.items()}
+            return self._data[first : first + count]
+        batch, numbers = self._data.slice(first, count), self.numbers(first, count)
+        names = batch.schema.names
+        return {names[i]: self._values(batch.column(i), names[i], numbers) for i in range(len(names))}
 
     def _segment(self, first: int) -> Iterator[Row]:
         """The rows from `first` on that become Python values at once."""
@@ -103,10 +95,6 @@ class OpenChunk:
             part = self.part(first, self._step)
         dicts = iter(part) if isinstance(part, list) else _dicts(part, len(numbers))
         return map(_new, repeat(Row), zip(repeat(self._prefix), numbers, dicts))
-
-    def _converted(self, batch: Any, numbers: Sequence[int]) -> Columns:
-        names = batch.schema.names
-        return {names[i]: self._values(batch.column(i), names[i], numbers) for i in range(len(names))}
 
     def _values(self, column: Any, name: str, numbers: Sequence[int]) -> list[Any]:
         import pyarrow as pa
@@ -127,6 +115,10 @@ class OpenChunk:
                         f"leave the column out with columns=, or write the file again"
                     ) from cause
             return values
+
+
+def _reordered(data: Any, order: I64) -> Any:
+    return [data[i] for i in order.tolist()] if isinstance(data, list) else taken(data, order)
 
 
 def _dicts(columns: Columns, count: int) -> Iterator[dict[str, Any]]:

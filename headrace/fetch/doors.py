@@ -20,6 +20,9 @@ from headrace.stage import Stage, State
 
 log = logging.getLogger("headrace")
 
+SHUFFLED_WINDOW = 2
+"""Shards whose row groups a shuffle mixes; with the pool's size it decides how well (benchmarks/shuffle.py)."""
+
 
 def rows(
     spec: str | Source,
@@ -52,6 +55,7 @@ def rows(
             seed=seed,
             source=str(source),
             shuffle=shuffle,
+            shard_window=SHUFFLED_WINDOW if shuffle else 1,
             coordinate="rows" if text else choose_coordinate(index.num_shards, lanes),
         ),
         size=PoolSize(chunks=pool_size if shuffle else 1),

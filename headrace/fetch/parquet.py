@@ -13,7 +13,7 @@ from headrace.catalog.local import LocalOrigin, open_listed
 from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
 from headrace.catalog.soundness import AGAIN, require_sound, said
-from headrace.errors import Changed, DataError, HeadraceError, shown
+from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.plan import Chunk
 
 MAX_RATIO = 200
@@ -44,11 +44,12 @@ class ParquetReader:
         self._batches: Iterator[Any] = iter(())
         self._left: Any = None
 
+    def group_rows(self) -> list[int]:
+        meta = self._file.metadata
+        return [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
+
     def read(self, chunk: Chunk) -> Any:
         """The rows of a chunk in file order, as one RecordBatch."""
-        meta = self._file.metadata
-        if chunk.group >= meta.num_row_groups:
-            raise Changed(f"{self.shard} has {meta.num_row_groups} row groups; the index says there are more")
         try:
             self._check_group(chunk.group)
             batch = self._batch(chunk)
@@ -61,9 +62,10 @@ class ParquetReader:
             raise self._explained(chunk.group, error) from error
         self._check_users()
         if batch.num_rows != chunk.rows:
+            at = _offset(self._file.metadata, chunk.group, 0)
             raise DataError(
-                f"{self.shard}, row group {chunk.group} at offset {_offset(meta, chunk.group, 0)}: {batch.num_rows} "
-                f"rows were read where {chunk.rows} are declared; it is damaged: {AGAIN}"
+                f"{self.shard}, row group {chunk.group} at offset {at}: {batch.num_rows} rows were read where "
+                f"{chunk.rows} are declared; it is damaged: {AGAIN}"
             )
         return batch
 

@@ -4,7 +4,8 @@ A *position* is a row's number in an epoch's order. The order comes from the row
 
 1. shards are permuted by (seed, source, epoch);
 2. row groups are permuted inside each window of `shard_window` shards by (seed, source, epoch, window);
-3. a row group of more than `chunk_rows` rows is cut into slices of even length, which stay in file order;
+3. a row group of more than `chunk_rows` rows or `chunk_bytes` bytes is cut into slices of even length, which stay in
+   file order;
 4. rows are permuted inside their chunk by (seed, source, epoch, shard, first row).
 
 Without shuffle all of it is as listed. Two coordinates give the same order: "rows" numbers the rows densely and needs
@@ -44,7 +45,9 @@ class Counts(Protocol):
     @property
     def shard_bytes(self) -> I64: ...
     def shard_rows(self) -> I64: ...
-    def groups(self, shard: int) -> tuple[I64, I64]: ...
+    def groups(self, shard: int) -> tuple[I64, I64, I64]:
+        """Per row group: rows, bytes, and bytes of the columns that are read."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,8 @@ class Rules:
     source: str
     shuffle: bool
     chunk_rows: int = 1000
+    chunk_bytes: int = 16 * 2**20
+    """Of all columns, read or not, so that the order does not depend on which are read."""
     shard_window: int = 1
     coordinate: Coordinate = "rows"
     limit: int | None = None
@@ -192,30 +197,31 @@ class Order:
         import numpy as np
 
         w, empty = self.rules.shard_window, np.zeros(0, np.int64)
-        shards, groups, firsts, rows, sizes = [empty], [empty], [empty], [empty], [empty]
+        shards, groups, firsts, rows, sizes, reads = [empty], [empty], [empty], [empty], [empty], [empty]
         for shard in self.shards[window * w : (window + 1) * w].tolist():
-            r, nbytes = self.counts.groups(shard)
+            r, nbytes, read = self.counts.groups(shard)
             shards.append(np.full(len(r), shard))
             groups.append(np.arange(len(r)))
             firsts.append(np.cumsum(r) - r)
             rows.append(r)
             sizes.append(nbytes)
-        table = np.stack([np.concatenate(column) for column in (shards, groups, firsts, rows, sizes)])
+            reads.append(read)
+        table = np.stack([np.concatenate(column) for column in (shards, groups, firsts, rows, sizes, reads)])
         if self.rules.shuffle:
             stream = rng.key(self.rules.seed, self.rules.source, "groups", self.epoch, window)
             table = table[:, rng.permutation(stream, table.shape[1])]
-        return Window(self.base(window), table, self.rules.chunk_rows)
+        return Window(self.base(window), table, self.rules)
 
 
 class Window:
     """The chunks of a window of shards, in order, column-wise: a large text file has a hundred thousand of them."""
 
-    def __init__(self, base: int, groups: I64, chunk_rows: int) -> None:
+    def __init__(self, base: int, groups: I64, rules: Rules) -> None:
         import numpy as np
 
         self._groups = groups[:, groups[3] > 0]
-        rows = self._groups[3]
-        pieces = -(-rows // chunk_rows)
+        rows, nbytes = self._groups[3], self._groups[4]
+        pieces = np.maximum(-(-rows // rules.chunk_rows), np.minimum(rows, -(-nbytes // rules.chunk_bytes)))
         size = -(-rows // np.maximum(pieces, 1))
         pieces = -(-rows // size)  # even cuts may need fewer
         self._group = np.repeat(np.arange(len(rows)), pieces)
@@ -230,7 +236,7 @@ class Window:
     def at(self, position: int) -> Chunk:
         """The chunk that holds a position before `end`; the first one for a position before the first."""
         i = max(0, int(self._starts.searchsorted(position, side="right")) - 1)
-        shard, group, first, of, nbytes = self._groups[:, self._group[i]].tolist()
+        shard, group, first, of, _, nbytes = self._groups[:, self._group[i]].tolist()
         skip, rows = int(self._skip[i]), int(self._rows[i])
         return Chunk(int(self._starts[i]), rows, shard, group, first + skip, skip, -(-nbytes * rows // of))
 

@@ -74,6 +74,7 @@ def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[
     rules = replace(
         reading.rules,
         chunk_rows=_whole("chunk_rows", state.get("chunk_rows"), 1),
+        chunk_bytes=_whole("chunk_bytes", state.get("chunk_bytes"), 1),
         shard_window=_whole("shard_window", state.get("shard_window"), 1),
         coordinate=_coordinate(state.get("coordinate")),
     )

@@ -84,7 +84,7 @@ class Rows(Stage[Row]):
         if done is None:
             return False
         self._mark, self._drawn_rows = mark, done.count
-        self._turns = iter(range(done.count) if done.picks is None else done.picks)
+        self._turns = iter(range(done.count) if done.picks is None else done.picks.tolist())
         feeds = [self._opened(slot, done.epoch).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
         if done.picks is None:
             self._ready = map(_SECOND, zip(self._turns, feeds[0]))  # noqa: B905 - the turns end, the feed may go on
@@ -172,6 +172,7 @@ class Rows(Stage[Row]):
             "seed": r.rules.seed,
             "shuffle": r.rules.shuffle,
             "chunk_rows": r.rules.chunk_rows,
+            "chunk_bytes": r.rules.chunk_bytes,
             "shard_window": r.rules.shard_window,
             "coordinate": r.rules.coordinate,
             "counted": r.counted,

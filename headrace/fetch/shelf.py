@@ -10,6 +10,7 @@ from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Index
 from headrace.catalog.lines import LineIndex
 from headrace.catalog.shard import Shard
+from headrace.errors import Changed, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.lines import LineReader
 from headrace.fetch.parquet import ParquetReader
@@ -81,7 +82,6 @@ class Shelf:
             self._prefetch = None
 
     def _read(self, chunk: Chunk) -> Any:
-        self.index.check_columns(chunk.shard, self.columns)
         if chunk.shard not in self._readers and self._pays_by_range(chunk):
             return self._range_reader(chunk.shard).read(chunk)
         if chunk.shard not in self._readers:
@@ -109,7 +109,7 @@ class Shelf:
 
     def _range_reader(self, number: int) -> ParquetReader:
         if number not in self._by_range:
-            self._by_range[number] = ParquetReader(self.index.listing.shard(number), None, self.columns)
+            self._by_range[number] = self._parquet_reader(number, None)
         return self._by_range[number]
 
     def _new_reader(self, number: int) -> ParquetReader | LineReader:
@@ -121,7 +121,19 @@ class Shelf:
                 text, found, kind=found.kind, column=source.column, label=self.index.listing.label(number)
             )
         path = Path(shard.path) if self._prefetch is None else self._prefetch.wait_for(shard)
-        return ParquetReader(shard, path, self.columns)
+        return self._parquet_reader(number, path)
+
+    def _parquet_reader(self, number: int, path: Path | None) -> ParquetReader:
+        shard, found = self.index.listing.shard(number), self.index.shard(number)
+        self.index.check_columns(number, self.columns)
+        reader = ParquetReader(shard, path, self.columns)
+        if isinstance(found, GroupRows) and reader.group_rows() != found.rows.tolist():
+            reader.close()
+            raise Changed(
+                f"{shard} has row groups of other lengths than were counted; if it was replaced by a file of the same "
+                f"size and time, remove {shown(self.index.path)} and start anew"
+            )
+        return reader
 
 
 class _Shards(Sequence[Shard]):
