@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from headrace.address import Address, Row
     from headrace.catalog.source import Source
     from headrace.errors import HeadraceError
-    from headrace.fetch.doors import hf_load_dataset_sharded, rows
+    from headrace.fetch.doors import hf_load_dataset_sharded, list_shards, rows
     from headrace.fetch.prefetch import ShardPrefetcher
     from headrace.fetch.resume import resolve_resume_plan
     from headrace.stage import Stage
@@ -24,6 +24,7 @@ __all__ = [
     "Stage",
     "__version__",
     "hf_load_dataset_sharded",
+    "list_shards",
     "resolve_resume_plan",
     "rows",
 ]
@@ -37,6 +38,7 @@ _HOMES = {
     "Source": "headrace.catalog.source",
     "Stage": "headrace.stage",
     "hf_load_dataset_sharded": "headrace.fetch.doors",
+    "list_shards": "headrace.fetch.doors",
     "resolve_resume_plan": "headrace.fetch.resume",
     "rows": "headrace.fetch.doors",
 }

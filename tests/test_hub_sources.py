@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace import hf_load_dataset_sharded, resolve_resume_plan, rows
+from headrace import ShardPrefetcher, hf_load_dataset_sharded, list_shards, resolve_resume_plan, rows
 from headrace.catalog.open import open_index
 from headrace.catalog.source import Source
 from headrace.errors import Changed, NotAllowed, NotFound, StateError, Unreachable
@@ -283,6 +283,16 @@ def test_hf_load_dataset_sharded_keeps_the_laws_and_gives_plain_rows(hub: LocalH
         key=lambda row: row["uid"],
     )
     assert items == uids()
+
+
+def test_shards_can_be_listed_and_fetched_one_ahead_by_hand(hub: LocalHub, tmp_path: Path) -> None:
+    shards = list_shards(SPEC)
+    with ShardPrefetcher(shards, tmp_path / "data") as prefetch:
+        sizes = [prefetch.wait_for(shard).stat().st_size for shard in shards]
+        assert len(cached(tmp_path)) <= 2
+    assert sizes == [shard.size for shard in shards]
+    assert shards[-1].path == "data/train-00003-of-00004.parquet"
+    assert [s.path for s in shards[1:3]] == ["data/train-00001-of-00004.parquet", "data/train-00002-of-00004.parquet"]
 
 
 def test_data_files_that_are_not_the_rest_of_the_listing_are_refused(hub: LocalHub) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.source import Source
@@ -77,6 +77,10 @@ class Listing:
     def shard(self, i: int) -> Shard:
         return Shard(path=self.paths[i], size=int(self.sizes[i]), etag=self.etags[i], origin=self.origin)
 
+    def ordered(self, numbers: I64) -> Shards:
+        """The shards with these numbers, in this order."""
+        return Shards(self, numbers)
+
     def label(self, i: int) -> str:
         """What people call shard i: the file's name on the Hub where it is unique, else the path."""
         path: str = self.paths[i]
@@ -98,6 +102,25 @@ class Listing:
 
     def files(self) -> list[tuple[str, int, str]]:
         return list(zip(self.paths, self.sizes.tolist(), self.etags, strict=True))
+
+
+class Shards(Sequence[Shard]):
+    """Shards of a listing by their numbers, made when asked for: there may be a hundred thousand."""
+
+    def __init__(self, listing: Listing, numbers: I64) -> None:
+        self._listing, self._numbers = listing, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, i: int) -> Shard: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Shard]: ...
+    def __getitem__(self, i: int | slice) -> Shard | Sequence[Shard]:
+        if isinstance(i, slice):
+            return Shards(self._listing, self._numbers[i])
+        return self._listing.shard(int(self._numbers[i]))
 
 
 def signature(files: Iterable[tuple[str, int, str]]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.address import Row
+from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source, one_source
 from headrace.errors import SpecError, StateError, shown
 from headrace.fetch.plan import Rules, choose_coordinate
@@ -69,6 +70,14 @@ def rows(
         log.warning("%s has no rows, in %d shards", shown(source), index.num_shards)
     index.check_known_columns(only)
     return Rows(index, run, reading)
+
+
+def list_shards(spec: str | Source, *, cache_dir: str | Path | None = None) -> Sequence[Shard]:
+    """The shards of a source in order, as `ShardPrefetcher` takes them."""
+    import numpy as np
+
+    listing = open_source(one_source(spec), Run.here(cache_dir=cache_dir)).listing
+    return listing.ordered(np.arange(len(listing)))
 
 
 def hf_load_dataset_sharded(

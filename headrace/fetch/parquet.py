@@ -268,7 +268,7 @@ def _check_dictionaries(batch: Any, names: list[str]) -> None:
     """pyarrow does not look whether the values it reads are in their dictionary, except when it puts one together."""
     import pyarrow as pa
 
-    for name in names:
+    for name in names if batch.num_rows else []:
         column = batch.column(name)
         pa.DictionaryArray.from_arrays(column.indices, column.dictionary)
 

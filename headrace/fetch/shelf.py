@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Index
 from headrace.catalog.lines import LineIndex
-from headrace.catalog.shard import Shard
 from headrace.errors import Changed, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.lines import LineReader
@@ -43,7 +42,7 @@ class Shelf:
         """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
         self._leave_prefetcher()
         if self.index.listing.origin.folder is not None:
-            shards = _Shards(self.index, numbers)
+            shards = self.index.listing.ordered(numbers)
             self._prefetch = ShardPrefetcher(shards, self.run.cache_dir, auto_release=False, cache=self._cache)
         self._cold = cold
 
@@ -134,28 +133,6 @@ class Shelf:
                 f"size and time, remove {shown(self.index.path)} and start anew"
             )
         return reader
-
-
-class _Shards(Sequence[Shard]):
-    """Shards by their numbers, made when asked for: there may be a hundred thousand."""
-
-    def __init__(self, index: Index, numbers: I64) -> None:
-        self._index, self._numbers = index, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, i: int) -> Shard: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[Shard]: ...
-    def __getitem__(self, i: int | slice) -> Shard | Sequence[Shard]:
-        if isinstance(i, slice):
-            return [self[j] for j in range(*i.indices(len(self)))]
-        return self._index.listing.shard(int(self._numbers[i]))
-
-    def __iter__(self) -> Iterator[Shard]:
-        return (self[i] for i in range(len(self)))
 
 
 def _line_batch(rows: Any, columns: list[str] | None) -> Any:
