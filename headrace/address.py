@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
@@ -38,6 +39,10 @@ class Row(tuple[tuple[str, int, str], int, dict[str, Any]]):
         return Address(*self[0], self[1])
 
     data: dict[str, Any] = property(itemgetter(2))  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[Any]:
+        """`address, data = row`"""
+        return iter((self.address, self.data))
 
     def __repr__(self) -> str:
         return f"Row(address={self.address!r}, data={self.data!r})"

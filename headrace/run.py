@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from headrace.errors import SpecError, shown
+from headrace.files import start_time
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 
@@ -58,7 +59,10 @@ def hub_token() -> str | None:
 def _rank(env: Mapping[str, str]) -> tuple[int, int]:
     for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if env.get(rank) and env.get(size):
-            return int(env[rank]), int(env[size])
+            if env[rank].isdecimal() and env[size].isdecimal() and int(env[rank]) < int(env[size]):
+                return int(env[rank]), int(env[size])
+            given = f"{rank}={shown(env[rank])!r}, {size}={shown(env[size])!r}"
+            raise SpecError(f"{given}: two whole numbers are expected, the first below the second")
     return 0, 1
 
 
@@ -71,7 +75,8 @@ def _launch(env: Mapping[str, str]) -> str:
         "MASTER_ADDR",
         "MASTER_PORT",
     )
-    return "|".join(f"{name}={env[name]}" for name in names if env.get(name))
+    parent = f"parent={os.getppid()}.{start_time(os.getppid())}"  # some launchers give every run the same names
+    return "|".join([*(f"{name}={env[name]}" for name in names if env.get(name)), parent])
 
 
 def _cleanup(value: str) -> Literal["auto", "keep"]:

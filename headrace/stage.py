@@ -18,7 +18,8 @@ class Stage(Iterator[T], ABC):
 
     The laws (run by `headrace.testing.check_laws`): resume after k items gives items k+1…; restore then save gives the
     same state; state survives JSON and keeps its shape; asking twice changes nothing; the end stays the end; close
-    twice is fine and leaves no thread or file; an exception caused by a row carries its address.
+    twice is fine, changes no state and leaves no thread or file. Besides, an exception caused by a row carries its
+    address, and changes nothing: the next call tries the same row again.
     """
 
     @abstractmethod

@@ -16,7 +16,7 @@ from headrace.catalog.source import Source
 from headrace.errors import Changed, NotAllowed, NotFound, StateError, Unreachable
 from headrace.run import Run
 from headrace.testing import LocalHub, check_laws, write_parquet
-from headrace.testing.hub import RateLimit
+from headrace.testing.hub import Exchange, RateLimit
 
 SHAPE = [[20, 20], [30], [5, 5, 5], [40]]
 
@@ -188,10 +188,16 @@ def test_a_repo_without_parquet_is_read_from_its_conversion(hub: LocalHub, tmp_p
     with rows("hf:org/csv") as stage:
         assert len(list(stage)) == 7
         state = stage.state_dict()
-    assert state["revision"] == commit
+    assert state["revision"] == f"convert-{commit}"
     with rows("hf:org/csv") as stage:
         stage.load_state_dict(state)
         assert list(stage) == []
+    hub.push("org/csv", {"default/train/0000.parquet": paths[0]}, branch="refs/convert/parquet")
+    with rows("hf:org/csv", cache_dir=tmp_path / "another node") as stage:
+        next(stage)
+        assert stage.state_dict()["revision"] != state["revision"]
+        stage.load_state_dict({**state, "source": {**state["source"], "c": 0, "k": 0}})
+        assert len(list(stage)) == 7
 
 
 def test_same_names_in_other_folders_of_a_repo_do_not_collide(hub: LocalHub, tmp_path: Path) -> None:
@@ -249,7 +255,69 @@ def test_a_listing_survives_errors_that_heal(hub: LocalHub) -> None:
     assert len(uids()) == 125
 
 
-def test_a_listing_is_not_followed_to_another_host(hub: LocalHub, tmp_path: Path) -> None:
+class NextElsewhere:
+    """A `next` link to another host."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def acts_on(self, exchange: Exchange) -> bool:
+        return "/tree/" in exchange.path
+
+    def act(self, exchange: Exchange) -> None:
+        exchange.answer.headers["Link"] = f'<{self.url}>; rel="next"'
+
+
+def test_a_listing_is_not_followed_to_another_host(hub: LocalHub) -> None:
+    with LocalHub() as other:
+        hub.fault("/api/*", NextElsewhere(f"{other.endpoint}/api/datasets/org/corpus/tree/main"))
+        with pytest.raises(Unreachable, match="goes on at another host"):
+            uids()
+        assert other.requests == []
+
+
+def test_an_index_made_for_a_part_is_not_served_to_those_who_want_all(hub: LocalHub, tmp_path: Path) -> None:
+    paths = write_parquet(tmp_path / "x", [[3]])
+    hub.push("org/part", {"train.csv": b"a"})
+    hub.push("org/part", {"default/partial-train/0000.parquet": paths[0]}, branch="refs/convert/parquet")
+    assert len(uids(Source(kind="hf", path="org/part", allow_partial=True))) == 3
+    with pytest.raises(NotFound, match="allow_partial"):
+        uids("hf:org/part")
+
+
+def test_configurations_and_splits_with_odd_names_do_not_share_an_index(hub: LocalHub, tmp_path: Path) -> None:
+    paths = write_parquet(tmp_path / "x", [[3], [4]])
+    card = (
+        "---\nconfigs:\n- config_name: a--b\n  data_files: [{split: c, path: 0.parquet}]\n"
+        "- config_name: a\n  data_files: [{split: b--c, path: 1.parquet}]\n---\n"
+    )
+    hub.push("org/odd", {"README.md": card.encode(), "0.parquet": paths[0], "1.parquet": paths[1]})
+    assert len(uids("hf:org/odd:a--b:c:text")) == 3
+    assert len(uids("hf:org/odd:a:b--c:text")) == 4
+
+
+def test_a_launch_of_the_same_name_later_sees_the_branch_as_it_is_then(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none", "HF_ENDPOINT": hub.endpoint}
+    run = Run.here(cache_dir=tmp_path / "data", environ=env)
+    first = open_index(Source.parse(SPEC), run).listing.revision
+    commit = hub.push("org/corpus", {"data/train-0.parquet": tmp_path / "repo/data/train-00001-of-00004.parquet"})
+    assert open_index(Source.parse(SPEC), run).listing.revision == first
+    monkeypatch.setattr("headrace.catalog.open.LAUNCH_SECONDS", -1)
+    assert open_index(Source.parse(SPEC), run).listing.revision == commit
+
+
+def test_a_resume_plan_uses_the_index_that_is_there(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    uids()
+    hub.clear_log()
+    resolve_resume_plan(SPEC, 100)
+    assert hub.count(kind="resolve") == 0
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert resolve_resume_plan(SPEC, 100)[1] == 15
+
+
+def test_a_listing_comes_page_by_page(hub: LocalHub, tmp_path: Path) -> None:
     with LocalHub(page_size=2) as small:
         small.push("org/corpus", tmp_path / "repo")
         run = Run.here(environ={"HF_ENDPOINT": small.endpoint, "HEADRACE_CACHE_DIR": str(tmp_path / "d2")})

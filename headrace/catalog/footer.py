@@ -169,13 +169,20 @@ def _summary(shard: Shard, meta: Any) -> GroupRows:
             f"{AGAIN}"
         )
     weights: dict[str, int] = {}
-    columns = leaves(shard, meta)
+    columns, schema = leaves(shard, meta), _schema(shard, meta)
+    tops = {name for name, _ in schema}
     for g in range(0, len(groups), max(1, len(groups) // SAMPLED))[:SAMPLED]:
         for c, leaf in enumerate(columns):
-            column, name = groups[g].column(c), leaf.path.split(".")[0]
+            column, name = groups[g].column(c), _top(leaf.path, tops)
             check_num_values(shard, leaf, g, column.num_values, groups[g].num_rows)
             weights[name] = weights.get(name, 0) + max(0, column.total_uncompressed_size)
-    return GroupRows(rows, -(-np.maximum(sizes, 0) // 1024), weights, _schema(shard, meta))
+    return GroupRows(rows, -(-np.maximum(sizes, 0) // 1024), weights, schema)
+
+
+def _top(path: str, names: set[str]) -> str:
+    """The column that a stored column is part of; its own name may have dots."""
+    parts = path.split(".")
+    return next((n for i in range(len(parts), 0, -1) if (n := ".".join(parts[:i])) in names), parts[0])
 
 
 def _schema(shard: Shard, meta: Any) -> Schema:

@@ -25,6 +25,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CONVERTED = "refs/convert/parquet"
+CONVERT_MARK = "convert-"
+"""Stands before the commit in the revision of a listing of the Hub's own conversion, which has a layout of its own."""
 CARD_BYTES = 4 << 20
 PAGES = 5000
 """A listing of more pages (of 1,000 files) than this is not a dataset anyone meant."""
@@ -49,7 +51,12 @@ def resolve(source: Source, run: Run, revision: str | None = None) -> str:
 
 def list_split(source: Source, commit: str, run: Run) -> Listing:
     """The parquet files of the source's split at a commit; of the Hub's own conversion where the repo has none."""
-    origin = _origin(source, commit, run)
+    if commit.startswith(CONVERT_MARK):
+        found = _list_converted(source, commit.removeprefix(CONVERT_MARK), run)
+        if found is not None:
+            return found
+        raise NotFound(f"{source.path}: split {shown(source.split)!r} is not in its conversion at {commit[-40:][:8]}")
+    origin = origin_of(source, commit, run)
     card = origin.read_small("README.md", CARD_BYTES)
     configs = []
     if card:
@@ -67,7 +74,7 @@ def list_split(source: Source, commit: str, run: Run) -> Listing:
     if chosen:
         return Listing.of(source, commit, origin, [files[p] for p in chosen])
     if source.revision is None and not any(p.endswith(layouts.PARQUET) for p in paths):
-        found = _list_converted(source, run)
+        found = _list_converted(source, None, run)
         if found is not None:
             return found
     tried = patterns or [
@@ -89,18 +96,20 @@ def _files(source: Source, commit: str, folders: list[str], run: Run) -> dict[st
     return {f[0]: f for f in _tree(source, commit, "", run)}
 
 
-def _list_converted(source: Source, run: Run) -> Listing | None:
+def _list_converted(source: Source, commit: str | None, run: Run) -> Listing | None:
+    """The conversion at a commit, or as it stands now."""
     try:
-        commit = resolve(source, run, CONVERTED)
+        commit = commit or resolve(source, run, CONVERTED)
     except NotFound:
         return None
-    files, origin = {f[0]: f for f in _tree(source, commit, "", run)}, _origin(source, commit, run)
+    revision = CONVERT_MARK + commit
+    files, origin = {f[0]: f for f in _tree(source, commit, "", run)}, origin_of(source, revision, run)
     with _naming(origin.name):
         chosen = layouts.converted(list(files), source.config, source.split, source.allow_partial)
     if not chosen:
         return None
     log.info("%s has no parquet of its own; reading the Hub's conversion at %s", source.path, commit[:8])
-    return Listing.of(source, commit, origin, [files[p] for p in chosen])
+    return Listing.of(source, revision, origin, [files[p] for p in chosen])
 
 
 @contextmanager
@@ -112,9 +121,16 @@ def _naming(repo: str) -> Iterator[None]:
         raise type(error)(f"{repo}: {error}") from None
 
 
-def _origin(source: Source, commit: str, run: Run) -> HubOrigin:
+def origin_of(source: Source, revision: str, run: Run) -> HubOrigin:
+    """Where the shards of a pinned revision lie."""
     return HubOrigin(
-        source.path, commit, source.split, run.endpoint, run.stall_seconds, run.cache_dir / "hf_shards", run.offline
+        source.path,
+        revision.removeprefix(CONVERT_MARK),
+        source.split,
+        run.endpoint,
+        run.stall_seconds,
+        run.cache_dir / "hf_shards",
+        run.offline,
     )
 
 

@@ -39,9 +39,14 @@ ShardIndex: TypeAlias = GroupRows | LineIndex
 class Index:
     """A pinned listing with the row counts that are known, and the way to the others."""
 
-    def __init__(self, listing: Listing, path: Path, index_text: Callable[[Shard], LineIndex] | None = None) -> None:
+    def __init__(
+        self,
+        listing: Listing,
+        path: Path,
+        count_lines: Callable[[Shard, Callable[[], None]], LineIndex] | None = None,
+    ) -> None:
         self.listing, self.path = listing, path
-        self._index_text = index_text
+        self._count_lines = count_lines
         self._known: list[ShardIndex] | None = None
         self._rows: I64 | None = None
         self._agreed = Agreement(None)
@@ -80,6 +85,10 @@ class Index:
             assert self._known is not None
             self._rows = np.array([_num_rows(s) for s in self._known], dtype=np.int64)
         return self._rows
+
+    def without_empty(self, numbers: I64) -> I64:
+        """These shards, less those that are known to have no rows."""
+        return numbers if self._known is None else numbers[self.shard_rows()[numbers] > 0]
 
     @property
     def num_rows(self) -> int:
@@ -133,11 +142,11 @@ class Index:
 
     def _read_all(self, beat: Callable[[], None]) -> list[ShardIndex]:
         shards = [self.listing.shard(i) for i in range(self.num_shards)]
-        read: Callable[[Shard], ShardIndex] = read_footer
-        what = "reading footers"
-        if self.is_text:
-            assert self._index_text is not None
-            read, what = self._index_text, "counting lines"
+        count_lines, what = self._count_lines, "counting lines" if self.is_text else "reading footers"
+
+        def read(shard: Shard) -> ShardIndex:
+            return read_footer(shard) if count_lines is None else count_lines(shard, beat)
+
         found: list[ShardIndex] = []
         with _progress(what, len(shards)) as step, ThreadPoolExecutor(READERS, "headrace-index") as threads:
             try:

@@ -8,6 +8,7 @@ start of the file belongs to no row, and NUL bytes are bytes like any other.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -116,9 +117,14 @@ def index_file(path: str | Path, kind: LineKind, *, label: str | None = None) ->
 
 
 def index_lines(
-    source: PlainBytes, kind: LineKind, *, every: int = EVERY, max_line_bytes: int = MAX_LINE_BYTES
+    source: PlainBytes,
+    kind: LineKind,
+    *,
+    every: int = EVERY,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    beat: Callable[[], None] | None = None,
 ) -> LineIndex:
-    """One pass over the plain bytes, in blocks."""
+    """One pass over the plain bytes, in blocks; `beat` is called at each, as a sign of life."""
     scan = _Scan(source.label, kind, every, max_line_bytes)
     for at in range(0, source.size, BLOCK):
         block = source.read_bytes(at, min(at + BLOCK, source.size))
@@ -127,6 +133,8 @@ def index_lines(
                 raise DataError(f"{source.label} is not plain text: its first bytes are those of {what}")
             block = scan.skip_mark(block)
         scan.feed(block)
+        if beat is not None:
+            beat()
     source.check()
     scan.finish()
     return LineIndex(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headrace.catalog import hub
-from headrace.catalog.hub_origin import HubOrigin
 from headrace.catalog.index import Index, load_listing, save
 from headrace.catalog.lines import LineIndex
 from headrace.catalog.listing import Listing
@@ -17,17 +17,20 @@ from headrace.catalog.local import list_local
 from headrace.catalog.remote import list_remote
 from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
+from headrace.catalog.stop import stopped_by
 from headrace.errors import Changed, NotFound, Unreachable, shown
 from headrace.files import publish_json
 from headrace.locks import locked
 from headrace.run import Run
+
+LAUNCH_SECONDS = 600.0
 
 
 def open_index(
     source: Source,
     run: Run,
     revision: str | None = None,
-    count_lines: Callable[[Shard], LineIndex] | None = None,
+    count_lines: Callable[[Shard, Callable[[], None]], LineIndex] | None = None,
 ) -> Index:
     """The index of a source, at a pinned revision where one is given. Text needs a way to count its lines."""
     if source.kind == "hf":
@@ -43,27 +46,20 @@ def open_index(
 
 def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
     folder = run.cache_dir / "hf_index" / source.path
-    with locked(folder / ".lock"):
+    with locked(folder / ".lock") as beat:
         commit = _pin(source, run, folder, revision)
-        path = folder / f"{_safe(source.config or '-')}--{_safe(source.split)}--{commit}.json"
+        path = folder / f"{_index_name(source)}~{commit}.json"
         known = load_listing(path)
         if known is None:
             if run.offline:
                 raise Unreachable(f"{source}: HF_HUB_OFFLINE is set, and {path} does not exist; run once online")
-            listing = hub.list_split(source, commit, run)
+            with stopped_by(None, on_beat=beat):
+                listing = hub.list_split(source, commit, run)
             save(path, listing, None)
             if listing.revision != commit:  # the Hub's own conversion, which a resume asks for by its own commit
                 save(path.with_name(path.name.replace(commit, listing.revision)), listing, None)
             return Index(listing, path)
-    origin = HubOrigin(
-        source.path,
-        known["revision"],
-        source.split,
-        run.endpoint,
-        run.stall_seconds,
-        run.cache_dir / "hf_shards",
-        run.offline,
-    )
+    origin = hub.origin_of(source, known["revision"], run)
     return Index(Listing.of(source, known["revision"], origin, [(p, s, e) for p, s, e in known["files"]]), path)
 
 
@@ -76,12 +72,20 @@ def _pin(source: Source, run: Run, folder: Path, revision: str | None) -> str:
         return wanted
     path = folder / f"pin-{_safe(wanted)}.json"
     pin = _read_pin(path)
-    if pin is not None and (run.offline or (run.launch and pin.get("launch") == run.launch)):
+    shared = pin is not None and run.launch and pin.get("launch") == run.launch and _is_fresh(path)
+    if pin is not None and (run.offline or shared):
         return str(pin["commit"])
     commit = hub.resolve(source, run)
-    if pin is None or pin != {"commit": commit, "launch": run.launch}:
-        publish_json(path, {"commit": commit, "launch": run.launch})
+    publish_json(path, {"commit": commit, "launch": run.launch})
     return commit
+
+
+def _is_fresh(pin: Path) -> bool:
+    """The ranks of a launch start together; a launch of the same name long after is another one."""
+    try:
+        return abs(time.time() - pin.stat().st_mtime) < LAUNCH_SECONDS
+    except OSError:
+        return False
 
 
 def _read_pin(path: Path) -> dict[str, Any] | None:
@@ -92,6 +96,12 @@ def _read_pin(path: Path) -> dict[str, Any] | None:
     if isinstance(pin, dict) and re.fullmatch(r"[0-9a-f]{40}", str(pin.get("commit", ""))):
         return pin
     return None
+
+
+def _index_name(source: Source) -> str:
+    """One name for all that decides which files are listed; `~` stands in no part of it."""
+    parts = [_safe(source.config or ""), _safe(source.split)]
+    return "~".join([*parts, "partial"] if source.allow_partial else parts)
 
 
 def _safe(name: str) -> str:

@@ -112,6 +112,8 @@ def parse_specs(specs: str | Source | list[str | Source] | tuple[str | Source, .
         if not parts:
             Source.parse(specs)
         return [Source.parse(part) for part in parts]
+    if not isinstance(specs, list | tuple):
+        return [Source.parse(specs)]
     return [source for spec in specs for source in parse_specs(spec)]
 
 
@@ -138,6 +140,8 @@ def _check_hub(source: Source) -> None:
 def _check_url(source: Source) -> None:
     scheme, _, rest = source.path.partition("://")
     authority = rest.partition("/")[0]
+    if scheme == "file":
+        return
     if source.kind != "parquet":
         raise _wrong(f"{source.kind}:{scheme}://…", "only parquet is read from a URL", "parquet")
     if "@" in authority or "?" in rest or "::" in source.path or not re.fullmatch(r"[a-z][a-z0-9+.\-]*", scheme):

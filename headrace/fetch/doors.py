@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from operator import index as index_of
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from headrace.address import Row
 from headrace.catalog.shard import Shard
@@ -43,8 +44,8 @@ def rows(
     only these are read; all by default.
     """
     source = one_source(spec)
-    _check_whole(seed=seed, lane=lane, epoch=epoch)
-    _check_whole(1, pool_size=pool_size, lanes=lanes)
+    seed, lane, epoch = _whole("seed", seed), _whole("lane", lane), _whole("epoch", epoch)
+    pool_size, lanes = _whole("pool_size", pool_size, 1), _whole("lanes", lanes, 1)
     if lane >= lanes:
         raise SpecError(f"lane={lane} of lanes={lanes}: lanes are numbered from 0")
     run = Run.here(cache_dir=cache_dir)
@@ -98,7 +99,7 @@ def hf_load_dataset_sharded(
     """
     source = Source(kind="hf", path=repo_id, config=name, split=split, revision=revision)
     found = rows(source, columns=columns, cache_dir=cache_dir)
-    _check_whole(in_shard_offset=in_shard_offset)
+    in_shard_offset = _whole("in_shard_offset", in_shard_offset)
     try:
         if data_files is not None:
             found.load_state_dict({"sample_index": _rows_before(found, list(data_files)) + in_shard_offset})
@@ -150,7 +151,8 @@ def _check_columns(columns: Sequence[str] | None) -> list[str] | None:
     return list(dict.fromkeys(columns))
 
 
-def _check_whole(least: int = 0, **values: int) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise SpecError(f"{name}={shown(value)!r}: a whole number from {least} on is expected")
+def _whole(name: str, value: SupportsIndex, least: int = 0) -> int:
+    """A plain int, also out of numpy's."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or (number := index_of(value)) < least:
+        raise SpecError(f"{name}={shown(value)!r}: a whole number from {least} on is expected")
+    return number

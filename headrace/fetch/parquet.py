@@ -19,6 +19,7 @@ from headrace.fetch.plan import Chunk
 MAX_RATIO = 200
 MIN_CAP = 1 << 30
 """A row group that decompresses to more than this and to more than 200 times its size is refused."""
+PAGES = 1 << 20
 DICTIONARY_BYTES = 8
 """A dictionary column with no more bytes per value is read as one: the footer counts each of its values only once."""
 
@@ -38,6 +39,7 @@ class ParquetReader:
         except BaseException:
             self._let_go()
             raise
+        self._pages: Any = None
         self._checked = -1
         self._group = -1
         self._next = 0
@@ -71,6 +73,8 @@ class ParquetReader:
 
     def close(self) -> None:
         self._batches, self._left = iter(()), None
+        if self._pages is not None:
+            self._pages.close(force=True)
         self._file.close(force=True)
         self._let_go()
 
@@ -103,7 +107,7 @@ class ParquetReader:
             raise DataError(f"{shard}: its footer cannot be read: {said(error)}; it is damaged: {AGAIN}") from error
         return file
 
-    def _open(self, meta: Any, dictionaries: list[str]) -> Any:
+    def _open(self, meta: Any, dictionaries: list[str], buffer_size: int = 0) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -117,8 +121,15 @@ class ParquetReader:
             metadata=meta,
             read_dictionary=dictionaries or None,
             pre_buffer=self._path is None,
+            buffer_size=buffer_size,
             page_checksum_verification=True,
         )
+
+    def _by_pages(self) -> Any:
+        """The file again, read page by page: without a buffer pyarrow holds the whole row group, slices or not."""
+        if self._pages is None and self._path is not None:
+            self._pages = self._open(self._file.metadata, self._dictionaries, buffer_size=PAGES)
+        return self._pages or self._file
 
     def _batch(self, chunk: Chunk) -> Any:
         if chunk.skip == 0 and chunk.rows >= self._file.metadata.row_group(chunk.group).num_rows:
@@ -182,7 +193,7 @@ class ParquetReader:
         if chunk.group != self._group or chunk.skip < self._next:
             self._group, self._next, self._left = chunk.group, 0, None
             # The dataset's own slice length would do too; batches are cut to what is asked for below.
-            self._batches = self._file.iter_batches(
+            self._batches = self._by_pages().iter_batches(
                 chunk.rows, row_groups=[chunk.group], columns=self.columns, use_threads=False
             )
         parts, skip, need = [], chunk.skip - self._next, chunk.rows

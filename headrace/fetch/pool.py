@@ -150,7 +150,7 @@ class Pool:
             self._admit()
             if self.slots:
                 return True
-            if self.epoch + 1 == self.last or self.passed > self.lanes + 1:
+            if (self.last is not None and self.epoch + 1 >= self.last) or self.passed > self.lanes + 1:
                 return False
             self._enter(self.epoch + 1)
             self.passed += 1
@@ -351,7 +351,8 @@ def dealt(picks: I64, counts: Sequence[int], starts: Sequence[int]) -> I64:
     sizes = np.array(counts, dtype=np.int64)
     by_slot = np.arange(len(picks)) + np.repeat(np.array(starts, dtype=np.int64) - (np.cumsum(sizes) - sizes), sizes)
     out = np.empty(len(picks), dtype=np.int64)
-    out[np.argsort(np.asarray(picks, dtype=np.int16), kind="stable")] = by_slot  # 16 bits are sorted by radix
+    small = picks.astype(np.int16) if len(counts) < 1 << 15 else picks  # 16 bits are sorted by radix
+    out[np.argsort(small, kind="stable")] = by_slot
     return out
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.catalog.hub import CONVERT_MARK
 from headrace.catalog.index import Index
 from headrace.catalog.source import Source, one_source
 from headrace.errors import Changed, SpecError, StateError, shown
-from headrace.fetch.plan import Rules
+from headrace.fetch.plan import Rules, choose_coordinate
 from headrace.fetch.pool import PoolSize
 from headrace.fetch.sources import open_source
 from headrace.run import Run
@@ -63,6 +65,7 @@ def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[
         )
     given = {
         "spec": str(index.listing.source),
+        "epoch": reading.epoch,
         "seed": reading.rules.seed,
         "shuffle": reading.rules.shuffle,
         "lane": reading.lane,
@@ -79,13 +82,15 @@ def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[
         coordinate=_coordinate(state.get("coordinate")),
     )
     size = PoolSize(chunks=_whole("K", state.get("K"), 1), nbytes=_whole("pool_bytes", state.get("pool_bytes")))
-    epoch, counted = _whole("epoch", state.get("epoch")), state.get("counted")
+    counted = state.get("counted")
     if counted is not None and not (isinstance(counted, list) and all(isinstance(c, str) for c in counted)):
         raise StateError(f"counted: a list of columns or null, not {shown(counted)!r}")
     if not isinstance(state["source"], dict):
         raise StateError(f"source: this is not the state of a source: {shown(state['source'])!r}; nothing was changed")
     index = _at_revision(index, state.get("revision"), run)
-    found = replace(reading, rules=rules, size=size, epoch=epoch, counted=counted)
+    if state["source"].get("e") != reading.epoch:
+        raise StateError(f"source.e: {shown(state['source'].get('e'))!r} in a state of epoch {reading.epoch}")
+    found = replace(reading, rules=rules, size=size, counted=counted)
     return index, found, Place(state=state["source"])
 
 
@@ -107,7 +112,7 @@ def _at_revision(index: Index, revision: Any, run: Run) -> Index:
             f"revision: the state was made on {shown(revision)}, but {shown(listing.source.revision)} "
             f"({listing.revision}) is asked for here; leave the revision out to go on with the state's"
         )
-    if listing.source.kind == "hf" and (len(revision) != 40 or set(revision) - set("0123456789abcdef")):
+    if listing.source.kind == "hf" and not re.fullmatch(rf"({CONVERT_MARK})?[0-9a-f]{{40}}", revision):
         raise StateError(f"revision: {shown(revision)!r} is not a commit")
     return open_source(listing.source, run, revision)
 
@@ -121,18 +126,18 @@ def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
     if entry is None:
         there = ", ".join(shown(e.get("spec")) for e in entries) or "nothing"
         raise StateError(f"resume_state.datasets has no entry for {spec}; it has {there}")
-    if reading.rules.shuffle:
+    if reading.rules.shuffle or entry.get("shuffled"):
         raise StateError(
             "resume_state alone cannot place a shuffled source: the checkpoint lacks 'source' (which chunks are half "
-            "read); resume from the whole state_dict(), or go on with shuffle=False"
+            "read); resume from the whole state_dict()"
         )
+    lanes = entry.get("per_lane")
+    if reading.lanes == 1 and lanes is not None:
+        raise StateError("resume_state: per_lane: it was written by one of several lanes; open rows() with these lanes")
     if reading.lanes > 1:
-        lanes = entry.get("per_lane")
-        found = (
-            [e for e in lanes if isinstance(e, dict) and e.get("lane") == reading.lane]
-            if isinstance(lanes, list)
-            else []
-        )
+        own = {"lane": reading.lane, "lanes": reading.lanes}
+        parts = lanes if isinstance(lanes, list) else []
+        found = [e for e in parts if isinstance(e, dict) and {k: e.get(k) for k in own} == own]
         if len(found) != 1:
             raise StateError(
                 f"resume_state: per_lane has {len(found)} entries for lane {reading.lane} of {reading.lanes}"
@@ -172,6 +177,8 @@ def resolve_resume_plan(
 
 def _locate(index: Index, row_offset: int) -> tuple[list[str], int, str]:
     listing, before = index.listing, 0
+    if index.is_text or choose_coordinate(index.num_shards, 1) == "rows":
+        index.complete()
     for number in range(index.num_shards):
         # One footer after the other: a large source need not be read to its end.
         here = index.shard_count(number)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from operator import index as index_of
 from operator import itemgetter, length_hint
 from typing import Any
 
 from headrace.address import Row
 from headrace.catalog.index import Counts, Index
-from headrace.errors import Changed, HeadraceError, StateError, shown
+from headrace.errors import Changed, HeadraceError, SpecError, StateError, shown
 from headrace.fetch.block import RowBlock, as_block, gather
 from headrace.fetch.chunk import OpenChunk, in_place
 from headrace.fetch.pool import Draws, Mark, Pool, Slot
@@ -64,11 +65,17 @@ class Rows(Stage[Row]):
         try:
             for row in self._ready:
                 return row
+        except BaseException:
+            self._come_back(self._mark, self._given - 1)  # its turn was taken, its row was not made
+            raise
+        mark, given = self._mark, self._given
+        try:
             if self._draw():
+                mark, given = self._mark, 0
                 for row in self._ready:
                     return row
         except BaseException:
-            self._step_back()
+            self._come_back(mark, given)
             raise
         raise StopIteration
 
@@ -83,43 +90,41 @@ class Rows(Stage[Row]):
         mark, done = self._drawn(BLOCK_ROWS)
         if done is None:
             return False
-        self._mark, self._drawn_rows = mark, done.count
-        self._turns = iter(range(done.count) if done.picks is None else done.picks.tolist())
-        feeds = [self._opened(slot, done.epoch).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
-        if done.picks is None:
-            self._ready = map(_SECOND, zip(self._turns, feeds[0]))  # noqa: B905 - the turns end, the feed may go on
-        else:
-            self._ready = map(next, map(feeds.__getitem__, self._turns))
+        turns = iter(range(done.count) if done.picks is None else done.picks.tolist())
+        feeds = [self._opened(slot, done).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
+        # In this order, since the turns end and the feed may go on.
+        alone = map(_SECOND, zip(turns, feeds[0]))  # noqa: B905
+        ready = alone if done.picks is None else map(next, map(feeds.__getitem__, turns))
+        self._mark, self._drawn_rows, self._turns, self._ready = mark, done.count, turns, ready
         return True
 
-    def _step_back(self) -> None:
-        """A row could not be made: nothing of the block counts but what was given out, and that row is tried again."""
-        left = length_hint(self._turns)
-        self._pool.go_to(self._mark)
-        self._pool.skip(max(0, self._drawn_rows - left - 1) if left < self._drawn_rows else 0)
+    def _come_back(self, mark: Mark, given: int) -> None:
+        """To `given` draws after a mark: what was drawn since was not given out, and will be drawn again."""
+        self._pool.go_to(mark)
+        self._pool.skip(given)
         self._close_chunks()
         self._nothing_drawn()
 
     def _nothing_drawn(self) -> None:
-        self._mark = self._pool.mark()
-        self._drawn_rows = 0
-        self._turns = iter(())
-        self._ready = iter(())
+        self._mark, self._drawn_rows, self._turns, self._ready = self._pool.mark(), 0, iter(()), iter(())
 
     def next_block(self, most: int = BLOCK_ROWS) -> RowBlock | None:
         """Up to `most` of the next rows as columns, or None at the end. The same rows as item by item, only sooner."""
-        if left := length_hint(self._turns):
-            return as_block([next(self) for _ in range(min(most, left))])
-        mark, done = self._drawn(most)
-        if done is None:
-            return None
+        if (most := index_of(most)) < 1:
+            raise SpecError(f"next_block({most}): the number of rows wanted, 1 or more")
+        mark, given = self._mark, self._given
         try:
-            chunks = [self._opened(slot, done.epoch) for slot in done.slots]
+            if left := length_hint(self._turns):
+                return as_block([next(self) for _ in range(min(most, left))])
+            _, done = self._drawn(most)
+            if done is None:
+                return None
+            chunks = [self._opened(slot, done) for slot in done.slots]
             block = gather(chunks, done, str(self.index.listing.source))
+            self._nothing_drawn()
         except BaseException:
-            self._pool.go_to(mark)
+            self._come_back(mark, given)
             raise
-        self._nothing_drawn()
         return block
 
     def _drawn(self, most: int) -> tuple[Mark, Draws | None]:
@@ -134,12 +139,23 @@ class Rows(Stage[Row]):
             self._shelf.want(slot.chunk.shard for slot in done.slots if slot not in self._open)
         return mark, done
 
-    def _opened(self, slot: Slot, epoch: int) -> OpenChunk:
+    def _opened(self, slot: Slot, done: Draws) -> OpenChunk:
         found = self._open.get(slot)
         if found is None:
-            order = self._pool.order.rows_of(slot.chunk)
-            with in_place(self.index.listing.label(slot.chunk.shard), slot.chunk):
-                found = self._open[slot] = self._shelf.open(slot.chunk, order, epoch)
+            if slot.chunk.skip:
+                # Slices of a row group are read in one pass, so those before this one come first.
+                place = slot.chunk.shard, slot.chunk.group
+                before = [s for s in done.slots if (s.chunk.shard, s.chunk.group) == place and s is not slot]
+                for other in before[: sum(s.chunk.skip < slot.chunk.skip for s in before)]:
+                    if other not in self._open:
+                        self._open_chunk(other, done.epoch)
+            found = self._open_chunk(slot, done.epoch)
+        return found
+
+    def _open_chunk(self, slot: Slot, epoch: int) -> OpenChunk:
+        order = self._pool.order.rows_of(slot.chunk)
+        with in_place(self.index.listing.label(slot.chunk.shard), slot.chunk):
+            found = self._open[slot] = self._shelf.open(slot.chunk, order, epoch)
         return found
 
     def _tidy(self) -> None:
@@ -175,7 +191,7 @@ class Rows(Stage[Row]):
             "chunk_bytes": r.rules.chunk_bytes,
             "shard_window": r.rules.shard_window,
             "coordinate": r.rules.coordinate,
-            "counted": r.counted,
+            "counted": None if r.counted is None else list(r.counted),
             "K": r.size.chunks,
             "pool_bytes": r.size.nbytes,
             "lane": r.lane,
@@ -189,9 +205,12 @@ class Rows(Stage[Row]):
         """The row offset, for people; exact by itself where there is no shuffle."""
         shard, offset = self._next_row(pool)
         entry: dict[str, Any] = {"spec": str(self.index.listing.source), "shard": shard, "row_offset": pool.draws}
-        if self.reading.lanes > 1:
-            lane = {"lane": self.reading.lane, "shard": shard, "row_offset": pool.draws, "offset": offset}
-            entry["per_lane"] = [lane]
+        lane, lanes = self.reading.lane, self.reading.lanes
+        if self.reading.rules.shuffle:
+            entry["shuffled"] = True
+        if lanes > 1:
+            here = {"lane": lane, "lanes": lanes, "shard": shard, "row_offset": pool.draws, "offset": offset}
+            entry["per_lane"] = [here]
         return entry
 
     def _next_row(self, pool: Pool) -> tuple[str, int]:
@@ -212,8 +231,8 @@ class Rows(Stage[Row]):
     def load_state_dict(self, state: State) -> None:
         index, reading, place = restored(state, self.index, self.reading, self.run)
         before = self._shelf, self.index, self.reading, self._pool
-        self._start(index, reading)
         try:
+            self._start(index, reading)
             self._go_to(place)
         except BaseException:
             self._shelf, self.index, self.reading, self._pool = before
@@ -244,8 +263,8 @@ class Rows(Stage[Row]):
 
     def close(self) -> None:
         if not self._closed:
+            self._come_back(self._mark, self._given)
             self._closed = True
-            self._close_chunks()
             self._shelf.close()
 
     def _close_chunks(self) -> None:

@@ -42,7 +42,7 @@ class Shelf:
         """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
         self._leave_prefetcher()
         if self.index.listing.origin.folder is not None:
-            shards = self.index.listing.ordered(numbers)
+            shards = self.index.listing.ordered(self.index.without_empty(numbers))
             self._prefetch = ShardPrefetcher(shards, self.run.cache_dir, auto_release=False, cache=self._cache)
         self._cold = cold
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.catalog.lines import LineIndex, LineKind, index_lines
@@ -9,6 +10,7 @@ from headrace.catalog.local import require_listed
 from headrace.catalog.plain import PlainBytes, PlainFile
 from headrace.catalog.seekable import SeekableFile, is_compressed, seekable_shard
 from headrace.catalog.shard import Shard
+from headrace.catalog.stop import stopped_by
 from headrace.errors import Integrity
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
@@ -50,6 +52,6 @@ def open_text_shard(shard: Shard, cache: ShardCache) -> PlainBytes:
     return text
 
 
-def index_text_shard(shard: Shard, kind: LineKind, cache: ShardCache) -> LineIndex:
-    with open_text_shard(shard, cache) as text:
-        return index_lines(text, kind)
+def index_text_shard(shard: Shard, beat: Callable[[], None], *, kind: LineKind, cache: ShardCache) -> LineIndex:
+    with stopped_by(None, on_beat=beat), open_text_shard(shard, cache) as text:
+        return index_lines(text, kind, beat=beat)
