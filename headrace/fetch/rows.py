@@ -53,6 +53,7 @@ class Rows(Stage[Row]):
 
     def _begin(self) -> None:
         """Go on from where the pool is, with nothing drawn ahead."""
+        self._next_draws = 1  # and twice as many each time: the first row waits for one chunk, not for the whole pool
         self._nothing_drawn()
         self._shelf.plan(self._pool.shards_to_come(), cold=self.reading.size.chunks)
 
@@ -87,9 +88,10 @@ class Rows(Stage[Row]):
     def _draw(self) -> bool:
         """The next block of draws, with the chunks that they come from open."""
         assert not length_hint(self._turns), "a chunk gave fewer rows than it has"
-        mark, done = self._drawn(BLOCK_ROWS)
+        mark, done = self._drawn(self._next_draws)
         if done is None:
             return False
+        self._next_draws = min(2 * self._next_draws, BLOCK_ROWS)
         turns = iter(range(done.count) if done.picks is None else done.picks.tolist())
         feeds = [self._opened(slot, done).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
         # In this order, since the turns end and the feed may go on.

@@ -17,6 +17,7 @@ from headrace.fetch.plan import Chunk
 from headrace.fetch.prefetch import ShardPrefetcher
 from headrace.fetch.sources import cache_of
 from headrace.fetch.text import open_text_shard
+from headrace.fetch.values import give_back_memory
 from headrace.run import Run
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Shelf:
         self.keep_only(set(), self._held.copy())
         self._leave_prefetcher()
         self._held.clear()
+        give_back_memory()
 
     def _leave_prefetcher(self) -> None:
         if self._prefetch is not None:

@@ -31,3 +31,11 @@ def to_python(column: Any) -> list[Any]:
         values = to_python(column.dictionary)
         return [None if i is None else values[i] for i in column.indices.to_pylist()]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def give_back_memory() -> None:
+    """Have Arrow return what a pool of chunks took; its allocator would keep it for a while."""
+    import sys
+
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
