@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_DRAWS = 4096
 """Of one block; bounds its memory, changes nothing in what is drawn."""
+MOST_ROW_DRAWS = 256
+"""The same for draws over rows, which are made one by one: a state in the middle of a block makes them again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -207,7 +209,7 @@ class Pool:
         lefts = [slot.left for slot in self.slots]
         total = sum(lefts)
         picks: list[int] = []
-        for word in (rng.mix64_block(self._stream, self.draws, min(most, total)) >> 32).tolist():
+        for word in (rng.mix64_block(self._stream, self.draws, min(most, total, MOST_ROW_DRAWS)) >> 32).tolist():
             r, i = (word * total) >> 32, 0
             while r >= lefts[i]:
                 r -= lefts[i]
