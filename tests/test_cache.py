@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from fetching import finish, leftovers, noise, shard_on, shards_on, start
 
-from headrace.catalog import retry
-from headrace.catalog.retry import Retry
 from headrace.catalog.shard import Origin, Shard
 from headrace.errors import Integrity, NotAllowed, SpecError, Unreachable
 from headrace.fetch import sidecar
@@ -27,16 +25,7 @@ N = len(BODY)
 FILE = "*/resolve/*"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
-    monkeypatch.setattr(retry, "_HOLDS", {})
-
-
-@pytest.fixture
-def hub() -> Iterator[LocalHub]:
-    with LocalHub() as hub:
-        yield hub
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 from fetching import finish, leftovers, noise, shard_on, shards_on, start, wait_until
 
-from headrace.catalog import retry
-from headrace.catalog.retry import Retry
 from headrace.catalog.shard import Shard
 from headrace.catalog.stop import Stop, Stopped
 from headrace.errors import NoSpace, SpecError
@@ -27,16 +24,7 @@ N = len(BODY)
 FILE = "*/resolve/*"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
-    monkeypatch.setattr(retry, "_HOLDS", {})
-
-
-@pytest.fixture
-def hub() -> Iterator[LocalHub]:
-    with LocalHub() as hub:
-        yield hub
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

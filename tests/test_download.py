@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fetching import leftovers, noise, shard_on
 
-from headrace.catalog import retry, transport
-from headrace.catalog.retry import Retry
+from headrace.catalog import transport
 from headrace.catalog.shard import Shard
 from headrace.errors import Changed, FetchError, Integrity, NotFound, Stalled
 from headrace.fetch.download import download
@@ -41,16 +40,7 @@ MID = N // 2
 FILE = "*/resolve/*"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
-    monkeypatch.setattr(retry, "_HOLDS", {})
-
-
-@pytest.fixture
-def hub() -> Iterator[LocalHub]:
-    with LocalHub() as hub:
-        yield hub
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

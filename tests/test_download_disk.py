@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from fetching import leftovers, noise, shard_on
 
-from headrace.catalog import retry
-from headrace.catalog.retry import Retry
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.stop import Stop, Stopped
 from headrace.errors import FetchError, HeadraceError, NoSpace
@@ -34,16 +32,7 @@ MID = N // 2
 FILE = "*/resolve/*"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
-    monkeypatch.setattr(retry, "_HOLDS", {})
-
-
-@pytest.fixture
-def hub() -> Iterator[LocalHub]:
-    with LocalHub() as hub:
-        yield hub
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

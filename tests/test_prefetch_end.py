@@ -6,7 +6,6 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,8 @@ from typing import Any
 import pytest
 from fetching import finish, leftovers, noise, shards_on, start, wait_until
 
-from headrace.catalog import retry
-from headrace.catalog.retry import Retry
 from headrace.catalog.shard import Shard
 from headrace.errors import FetchError
-from headrace.fetch import prefetch as module
 from headrace.fetch.prefetch import ShardPrefetcher
 from headrace.testing.hub import Delay, LocalHub, StallAfter, Status
 
@@ -26,17 +22,7 @@ N = 50_000
 NAMES = [f"train-{n:05}.parquet" for n in range(5)]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY", Retry(attempts=3, base=0.01))
-    monkeypatch.setattr(retry, "_HOLDS", {})
-    monkeypatch.setattr(module, "_SWEPT", set())
-
-
-@pytest.fixture
-def hub() -> Iterator[LocalHub]:
-    with LocalHub() as hub:
-        yield hub
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

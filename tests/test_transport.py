@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fetching import REPO, finish, noise, shard_on, start
 
-from headrace.catalog import hub_origin, retry
+from headrace.catalog import hub_origin
 from headrace.catalog.hub_origin import HubOrigin
 from headrace.catalog.retry import Hold, Retry, asked_wait
 from headrace.catalog.shard import Shard
@@ -41,17 +41,12 @@ N = len(BODY)
 FILE = "*/resolve/*"
 
 
+pytestmark = pytest.mark.usefixtures("quick")
+
+
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
-    monkeypatch.setattr(retry, "_HOLDS", {})
+def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
-
-
-@pytest.fixture
-def hub() -> Iterator[LocalHub]:
-    with LocalHub() as hub:
-        yield hub
 
 
 def read(shard: Shard, start: int = 0, stop: int = N) -> bytes:

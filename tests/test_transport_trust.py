@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +14,8 @@ from typing import Any
 import pytest
 from fetching import REPO, environment, finish, noise, python, shard_on, start
 
-from headrace.catalog import connections, retry, transport
+from headrace.catalog import connections, transport
 from headrace.catalog.hub_origin import HubOrigin
-from headrace.catalog.retry import Retry
 from headrace.catalog.shard import Shard
 from headrace.catalog.stop import Stop, Stopped, stopped_by
 from headrace.catalog.transport import Transport
@@ -40,17 +38,12 @@ N = len(BODY)
 FILE = "*/resolve/*"
 
 
+pytestmark = pytest.mark.usefixtures("quick")
+
+
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
-    monkeypatch.setattr(retry, "_HOLDS", {})
+def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
-
-
-@pytest.fixture
-def hub() -> Iterator[LocalHub]:
-    with LocalHub() as hub:
-        yield hub
 
 
 def read(shard: Shard, start: int = 0, stop: int = N) -> bytes:

@@ -1,0 +1,27 @@
+"""What several test files need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.catalog import retry
+from headrace.catalog.retry import Retry
+from headrace.fetch import prefetch
+from headrace.testing import LocalHub
+
+
+@pytest.fixture
+def hub() -> Iterator[LocalHub]:
+    """A Hub with nothing in it."""
+    with LocalHub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries without long waits, and nothing remembered from other tests."""
+    monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
+    monkeypatch.setattr(retry, "_HOLDS", {})
+    monkeypatch.setattr(prefetch, "_SWEPT", set())
