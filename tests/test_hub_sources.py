@@ -366,3 +366,15 @@ def test_shards_can_be_listed_and_fetched_one_ahead_by_hand(hub: LocalHub, tmp_p
 def test_data_files_that_are_not_the_rest_of_the_listing_are_refused(hub: LocalHub) -> None:
     with pytest.raises(StateError, match="data_files"):
         hf_load_dataset_sharded("org/corpus", data_files=["data/train-00000-of-00004.parquet"])
+
+
+def test_a_refused_range_says_why_and_the_next_try_goes_on(hub: LocalHub, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "many" / "data", [[50] * 20])
+    hub.push("org/many", tmp_path / "many")
+    with rows("hf:org/many") as stage:
+        refused = hub.fault("*/resolve/*.parquet", 403)
+        with pytest.raises(NotAllowed, match="org/many@.*train-00000"):
+            next(stage)
+        assert refused.hits
+        hub.clear_faults()
+        assert len({row.data["uid"] for row in stage}) == 1000

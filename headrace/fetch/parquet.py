@@ -30,6 +30,8 @@ class ParquetReader:
     def __init__(self, shard: Shard, path: Path | None, columns: list[str] | None) -> None:
         """`path`: the shard on disk; None: its bytes are read by range from where it lies."""
         self.shard, self.columns, self._path = shard, columns, path
+        self._ranges: _RangeFile | None = None
+        self._pages: Any = None
         self._users: PlainFile | None = None
         """A file of the user's is held open beside pyarrow, to notice when it is written to."""
         if isinstance(shard.origin, LocalOrigin):
@@ -39,7 +41,6 @@ class ParquetReader:
         except BaseException:
             self._let_go()
             raise
-        self._pages: Any = None
         self._checked = -1
         self._group = -1
         self._next = 0
@@ -58,6 +59,8 @@ class ParquetReader:
             _check_dictionaries(batch, self._dictionaries)
         except BaseException as error:
             self._group = -1
+            if self._ranges is not None and (cause := self._ranges.taken_error()) is not None:
+                raise cause from None
             if isinstance(error, HeadraceError) or not isinstance(error, _arrow_errors()):
                 raise
             self._check_users()
@@ -113,7 +116,8 @@ class ParquetReader:
 
         # Not mapped into memory: a file that shrinks under a map is a SIGBUS.
         if self._path is None:
-            source = pa.PythonFile(_RangeFile(self.shard), mode="r")
+            self._ranges = _RangeFile(self.shard)
+            source = pa.PythonFile(self._ranges, mode="r")
         else:
             source = pa.OSFile(os.fsencode(self._users.open_path if self._users is not None else self._path))
         return pq.ParquetFile(
@@ -221,6 +225,12 @@ class _RangeFile(io.RawIOBase):
 
     def __init__(self, shard: Shard) -> None:
         self._shard, self._at = shard, 0
+        self._error: BaseException | None = None
+
+    def taken_error(self) -> BaseException | None:
+        """What went wrong in a read, once."""
+        error, self._error = self._error, None
+        return error
 
     def readable(self) -> bool:
         return True
@@ -237,7 +247,12 @@ class _RangeFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         stop = self._shard.size if size < 0 else min(self._at + size, self._shard.size)
-        data = self._shard.origin.read(self._shard, self._at, stop) if stop > self._at else b""
+        try:
+            data = self._shard.origin.read(self._shard, self._at, stop) if stop > self._at else b""
+        except BaseException as error:
+            # Kept, not raised: pyarrow never lets go of an exception that passed through it. It notices missing bytes.
+            self._error = error
+            return b""
         self._at += len(data)
         return data
 
