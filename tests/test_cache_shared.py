@@ -325,8 +325,10 @@ class TestSweep:
 
     def test_an_empty_or_missing_cache_is_swept(self, tmp_path: Path) -> None:
         ShardCache(tmp_path / "nothing").sweep()
+        assert not (tmp_path / "nothing").exists()
         (tmp_path / "hf_shards").mkdir()
         ShardCache(tmp_path).sweep()
+        assert list((tmp_path / "hf_shards").iterdir()) == []
 
     def test_a_failed_fetch_leaves_no_name_taken(self, hub: LocalHub, cache: ShardCache) -> None:
         hub.fault(FILE, Status(404))

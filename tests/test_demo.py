@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +51,25 @@ def test_a_wrong_command_gets_a_sentence_not_a_traceback(tmp_path: Path) -> None
     assert done.returncode == 2
     assert "no file matches nothing/*.parquet" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_long_count_shows_a_bar_on_a_terminal_and_nothing_elsewhere(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "in", [[5]] * 12)
+    shown = {}
+    for terminal in (True, False):
+        ours, theirs = pty.openpty()
+        words = ["rows", "parquet:in/*.parquet", "-n", "1", "--cache-dir", str(tmp_path / str(terminal))]
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", *words],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=theirs if terminal else subprocess.PIPE,
+            env={**os.environ, "TERM": "xterm"},
+            timeout=60,
+            check=True,
+        )
+        os.close(theirs)
+        shown[terminal] = os.read(ours, 1 << 16) if terminal else done.stderr
+        os.close(ours)
+    assert b"reading footers" in shown[True]
+    assert shown[False] == b""

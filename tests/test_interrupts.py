@@ -15,6 +15,7 @@ from headrace.catalog.footer import GroupRows, read_footer
 from headrace.catalog.shard import Shard
 from headrace.errors import HeadraceError, SpecError, StateError, Unreachable
 from headrace.fetch.parquet import ParquetReader
+from headrace.fetch.pool import Pool
 from headrace.fetch.rows import Rows
 from headrace.testing import LocalHub, write_parquet
 
@@ -99,6 +100,22 @@ def test_a_footer_that_fails_once_loses_and_repeats_nothing(
         found = everything(stage, by_blocks, again=Unreachable)
     assert failed
     assert len(found) == len(set(found)) == 40
+
+
+def interrupted(pool: Pool, count: int) -> int:
+    raise KeyboardInterrupt
+
+
+def test_an_error_while_the_state_is_taken_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_parquet(tmp_path / "in", [[20, 20]])
+    with rows(f"parquet:{tmp_path}/in/*.parquet", cache_dir=tmp_path / "data", shuffle=True) as stage:
+        seen = [next(stage).data["uid"] for _ in range(10)]  # in the middle of a block of draws
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "skip", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                stage.state_dict()
+        seen += [row.data["uid"] for row in stage]
+    assert len(seen) == len(set(seen)) == 40
 
 
 def test_a_closed_stage_gives_nothing_and_keeps_its_state(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from headrace.catalog.retry import RETRY, rest, retrying
 from headrace.catalog.shard import Broken, Origin, Restart, Shard, safe_parts
+from headrace.catalog.source import REPO
 from headrace.catalog.transport import Reply, Transport, checked_endpoint
 from headrace.errors import Changed, NotFound, SpecError, Unreachable, shown
 from headrace.run import DEFAULT_ENDPOINT
@@ -32,7 +33,7 @@ class HubOrigin(Origin):
     folder: tuple[str, ...] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?", self.repo_id, re.ASCII):
+        if not REPO.fullmatch(self.repo_id):
             raise SpecError(f"{shown(self.repo_id)!r} is not the name of a Hub repo, which reads like 'org/name'")
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
             raise SpecError(f"{shown(self.commit)!r} is not a commit of 40 hex digits; branches are resolved before")

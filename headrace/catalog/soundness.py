@@ -8,9 +8,9 @@ before it asks for the first byte.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
+from headrace.catalog.filelike import FileLike
 from headrace.catalog.shard import Shard
 from headrace.errors import DataError, shown
 
@@ -28,24 +28,8 @@ class _NothingToRead(Exception):
     pass
 
 
-class _Blank(io.RawIOBase):
+class _Blank(FileLike):
     """A file that is large enough for everything, and cannot be read."""
-
-    def __init__(self) -> None:
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (1 << 62 if whence == 2 else self._at if whence == 1 else 0)
-        return self._at
 
     def read(self, size: int = -1) -> bytes:
         raise _NothingToRead
@@ -70,7 +54,7 @@ def _begin(meta: Any, columns: list[str] | None) -> Exception | None:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(pa.PythonFile(_Blank(), mode="r"), metadata=meta, pre_buffer=True)
+        file = pq.ParquetFile(pa.PythonFile(_Blank(1 << 62), mode="r"), metadata=meta, pre_buffer=True)
         groups = list(range(meta.num_row_groups))
         next(file.iter_batches(1, row_groups=groups, columns=columns, use_threads=False), None)
     except _NothingToRead as enough:

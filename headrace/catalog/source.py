@@ -18,7 +18,7 @@ FORMS = {
     "txt": "txt:<path or glob>[:<column>]",
 }
 
-_REPO = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?", re.ASCII)
+REPO = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?", re.ASCII)
 _NAME = re.compile(r"[^\x00-\x1f/\\:]{1,200}")
 
 
@@ -130,7 +130,7 @@ def _wrong(spec: str, why: str, kind: str) -> SpecError:
 
 
 def _check_hub(source: Source) -> None:
-    if not _REPO.fullmatch(source.path) or ".." in source.path:
+    if not REPO.fullmatch(source.path) or ".." in source.path:
         raise _wrong(str(source), f"{shown(source.path)!r} is not a repo name like 'org/name'", "hf")
     for name, value in (("config", source.config), ("split", source.split), ("column", source.column)):
         if value is not None and (not _NAME.fullmatch(value) or value in {".", ".."}):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.catalog.filelike import FileLike
 from headrace.catalog.footer import Leaf, check_num_values, footer_bytes, leaves, parse_footer
 from headrace.catalog.local import LocalOrigin, open_listed
 from headrace.catalog.plain import PlainFile
@@ -220,11 +220,12 @@ class ParquetReader:
         return _one_batch(pa.Table.from_batches(parts)) if parts else pa.RecordBatch.from_pylist([])
 
 
-class _RangeFile(io.RawIOBase):
+class _RangeFile(FileLike):
     """A shard that is not on disk as a file that can be read from."""
 
     def __init__(self, shard: Shard) -> None:
-        self._shard, self._at = shard, 0
+        super().__init__(shard.size)
+        self._shard = shard
         self._error: BaseException | None = None
 
     def taken_error(self) -> BaseException | None:
@@ -232,28 +233,15 @@ class _RangeFile(io.RawIOBase):
         error, self._error = self._error, None
         return error
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (self._at if whence == 1 else self._shard.size if whence == 2 else 0)
-        return self._at
-
     def read(self, size: int = -1) -> bytes:
-        stop = self._shard.size if size < 0 else min(self._at + size, self._shard.size)
+        stop = self.size if size < 0 else min(self.at + size, self.size)
         try:
-            data = self._shard.origin.read(self._shard, self._at, stop) if stop > self._at else b""
+            data = self._shard.origin.read(self._shard, self.at, stop) if stop > self.at else b""
         except BaseException as error:
             # Kept, not raised: pyarrow never lets go of an exception that passed through it. It notices missing bytes.
             self._error = error
             return b""
-        self._at += len(data)
+        self.at += len(data)
         return data
 
 

@@ -94,9 +94,9 @@ class Rows(Stage[Row]):
         self._next_draws = min(2 * self._next_draws, BLOCK_ROWS)
         turns = iter(range(done.count) if done.picks is None else done.picks.tolist())
         feeds = [self._opened(slot, done).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
-        # In this order, since the turns end and the feed may go on.
-        alone = map(_SECOND, zip(turns, feeds[0]))  # noqa: B905
-        ready = alone if done.picks is None else map(next, map(feeds.__getitem__, turns))
+        ready: Iterator[Row] = map(next, map(feeds.__getitem__, turns))
+        if done.picks is None:
+            ready = map(_SECOND, zip(turns, feeds[0]))  # noqa: B905 - the turns end, the feed may go on
         self._mark, self._drawn_rows, self._turns, self._ready = mark, done.count, turns, ready
         return True
 
@@ -171,10 +171,10 @@ class Rows(Stage[Row]):
 
     def state_dict(self) -> State:
         pool, here = self._pool, self._pool.mark()
-        if length_hint(self._turns):
-            pool.go_to(self._mark)
-            pool.skip(self._given)
         try:
+            if length_hint(self._turns):
+                pool.go_to(self._mark)
+                pool.skip(self._given)
             # The state before this one counts too: this one is not written yet.
             self._saved.append(pool.shards_in_use())
             return self._state(pool)
