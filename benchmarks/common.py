@@ -22,7 +22,19 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("headrace", "pyarrow", "numpy", "datasets", "litdata", "polars")
+PACKAGES = (
+    "headrace",
+    "pyarrow",
+    "numpy",
+    "torch",
+    "tokenizers",
+    "fastokens",
+    "datasets",
+    "transformers",
+    "trl",
+    "litdata",
+    "polars",
+)
 
 console = Console(width=110)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,34 @@ def hf_dataset(corpus: Corpus, cache: Path, buffer: int | None = None, *, seed: 
     return found if buffer is None else found.shuffle(seed=seed, buffer_size=buffer, **how)
 
 
+def trl_sequences(corpus: Corpus, cache: Path, tokenizer: Path, seq_len: int, skip: int = 0) -> Iterator[list[int]]:
+    """Packed sequences by `datasets` streaming, a batched map that tokenizes, and the packing of TRL."""
+    hide_broken_torchvision()
+    from transformers import PreTrainedTokenizerFast
+    from trl.data_utils import pack_dataset
+
+    encoder: Any = PreTrainedTokenizerFast.from_pretrained(str(tokenizer))
+    end: str = encoder.eos_token
+
+    def tokenize(batch: dict[str, list[str]]) -> dict[str, Any]:
+        texts = [text + end for text in batch["text"]]
+        return {"input_ids": encoder(texts, return_attention_mask=False)["input_ids"]}
+
+    rows = hf_dataset(corpus, cache)
+    found = (rows.skip(skip) if skip else rows).map(tokenize, batched=True, remove_columns=rows.column_names)
+    # Of its ways to pack, the best fit that loses no token.
+    for sequence in pack_dataset(found, seq_len, "bfd_split"):
+        yield sequence["input_ids"]
+
+
+def hide_broken_torchvision() -> None:
+    """litdata brings one along that may not fit torch; transformers can do without, but not with a broken one."""
+    try:
+        importlib.import_module("torchvision")
+    except Exception:
+        sys.modules["torchvision"] = None  # type: ignore[assignment]
+
+
 def lit_dataset(corpus: Corpus, cache: Path, shuffle: bool) -> Any:
     from litdata import StreamingDataset
     from litdata.streaming.item_loader import ParquetLoader
@@ -51,13 +81,13 @@ def contenders(corpus: Corpus, cache: Path) -> dict[str, Callable[[], int] | Non
         found["datasets, in order"] = lambda: count(hf_dataset(corpus, cache))
         found["datasets, shuffle(1000)"] = lambda: count(hf_dataset(corpus, cache, 1000))
     if is_installed("litdata", "polars"):
-        _index_for_litdata(corpus)
+        index_for_litdata(corpus)
         found["litdata, in order"] = lambda: count(lit_dataset(corpus, cache, False))
         found["litdata, shuffled"] = lambda: count(lit_dataset(corpus, cache, True))
     return found
 
 
-def _index_for_litdata(corpus: Corpus) -> None:
+def index_for_litdata(corpus: Corpus) -> None:
     from litdata.streaming.writer import index_parquet_dataset
 
     _hush("litdata")

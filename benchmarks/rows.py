@@ -16,7 +16,7 @@ from typing import Any
 import memory
 import peers
 import pyarrow.parquet as pq
-import resume
+import row_resume
 from common import (
     Target,
     at_least,
@@ -156,15 +156,15 @@ def readers(corpus: Corpus, cache: Path) -> dict[str, Callable[[], int]]:
 def measure_resume(
     corpus: Corpus, cache: Path, args: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    lines, states = resume.headrace_lines(corpus, cache, 3 if args.quick else 15)
+    lines, states = row_resume.headrace_lines(corpus, cache, 3 if args.quick else 15)
     if args.peers and is_installed("datasets"):
-        lines += resume.peer_lines(corpus, cache)
+        lines += row_resume.peer_lines(corpus, cache)
     heads = ("", "at 10 %", "at 50 %", "at 99 %")
     shown = [(line["name"], *(f"{v:,.1f} ms" for k, v in line.items() if k != "name")) for line in lines]
     print_table(f"resume on {corpus.rows:,} rows: open, restore, first row", heads, shown)
     kinds = ("median_ms", "max_ms", "max_cpu_ms")
     shown = [(state["name"], *(f"{state[kind]:.3f} ms" for kind in kinds)) for state in states]
-    print_table(f"state_dict() at {resume.CALLS} random places", ("", "median", "max", "max, CPU time"), shown)
+    print_table(f"state_dict() at {row_resume.CALLS} random places", ("", "median", "max", "max, CPU time"), shown)
     return lines, states
 
 
@@ -180,8 +180,8 @@ def judge(
         at_least("items asked for addresses: of limit A", ratio[ADDRESSED], 0.5),
         at_least("items, text only: of limit B", ratio[TEXT], 0.6),
         at_most("shuffle: more time per item", (rate[IN_ORDER] / rate[SHUFFLED] - 1) * 100, 15, " %"),
-        *(at_most(f"resume, {line['name']}: slowest", resume.slowest(line), 150, " ms") for line in mine),
-        *(at_most(f"resume, {line['name']}: places differ", resume.deviation(line) * 100, 30, " %") for line in mine),
+        *(at_most(f"resume, {line['name']}: slowest", row_resume.slowest(line), 150, " ms") for line in mine),
+        *(at_most(f"resume, {line['name']}: places vary", 100 * row_resume.deviation(line), 30, " %") for line in mine),
         *(at_most(f"state_dict, {line['name']}: median", line["median_ms"], 1, " ms") for line in states),
         *(at_most(f"state_dict, {line['name']}: longest, CPU", line["max_cpu_ms"], 1, " ms") for line in states),
         at_most("memory: slope per epoch", memory.slope(megabytes), 1, " MB"),

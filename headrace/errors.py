@@ -12,7 +12,9 @@
     │   ├── Stalled                      no progress before the deadline
     │   └── NoSpace                      the disk or the cache limit is too small
     ├── DataError        (ValueError)    a file or a row that cannot be read as what it says it is
-    └── StateError       (ValueError)    a checkpoint that does not fit
+    │   └── Refused      (NotAllowed)    media over a limit, or of a form that is not decoded here
+    ├── StateError       (ValueError)    a checkpoint that does not fit
+    └── WorkerError      (RuntimeError)  a worker process that died, hung, or failed in a way of its own
 
 A message says what was given, why it cannot work, and what to do instead. Messages carry addresses, never tokens and
 never the query part of a URL.
@@ -71,8 +73,16 @@ class DataError(HeadraceError, ValueError):
     """A file or a row that cannot be read as what it says it is."""
 
 
+class Refused(NotAllowed, DataError):
+    """Media over a limit, or of a form that is not decoded here: a refusal, and data that cannot be read."""
+
+
 class StateError(HeadraceError, ValueError):
     """A checkpoint that does not fit."""
+
+
+class WorkerError(HeadraceError, RuntimeError):
+    """A worker process that died, hung, or failed in a way of its own."""
 
 
 def shown(value: object, limit: int = 200) -> str:

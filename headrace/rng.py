@@ -7,6 +7,7 @@ nothing is carried: `key(...)` names a stream, `mix64(key, i)` is its i-th word,
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ def key(*parts: str | int) -> int:
     """The 64-bit name of a stream. Strings and numbers do not collide, nor do ('ab', 'c') and ('a', 'bc')."""
     h = 0
     for part in parts:
-        if isinstance(part, str):
-            word = int.from_bytes(hashlib.blake2b(part.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
-            h = mix64(h ^ word, 1)
-        else:
-            h = mix64(h ^ (part & MASK), 0)
+        h = mix64(h ^ _word(part), 1) if isinstance(part, str) else mix64(h ^ (part & MASK), 0)
     return h
+
+
+@lru_cache(maxsize=1024)
+def _word(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def draw(stream: int, k: int, n: int) -> int:

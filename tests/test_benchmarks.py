@@ -46,7 +46,29 @@ def test_shuffle_benchmark_reports_pairs_of_each_way_and_targets(tmp_path: Path)
     assert len(found["targets"]) == 4
 
 
-@pytest.mark.parametrize("name", ["rows", "shuffle"])
+def test_tokens_benchmark_reports_speed_parts_and_targets_and_loses_no_token(tmp_path: Path) -> None:
+    found = quick("tokens", tmp_path, "--no-peers")
+    ran = [line for line in found["speed"] if line["tokens_per_second"] is not None]
+    assert len(ran) == 9
+    assert all(line["tokens_per_second"] > 0 and line["batch_seconds"] > 0 for line in ran)
+    assert [line["name"] for line in found["speed"] if line not in ran] == ["datasets, map(tokenize), TRL packing"]
+    assert [check["backend"] for check in found["passes"]] == ["reference", "fast", "ids"]
+    assert all(check["documents_different"] == 0 and check["tokens_lost"] == 0 for check in found["passes"])
+    assert all(check["tokens"] == found["tokens"] and check["fill"] > 0.9 for check in found["passes"])
+    assert 0 < found["parts"]["receipt_seconds"] < found["parts"]["state_dict_seconds"]
+    assert len(found["targets"]) == 8
+
+
+def test_resume_benchmark_kills_runs_and_reports_how_they_go_on(tmp_path: Path) -> None:
+    found = quick("resume", tmp_path, "--no-peers")
+    assert [line["name"].split(",")[1] for line in found["resume"]] == [" rows", " packed tokens"]
+    for line in found["resume"]:
+        places = [line[f"at_{percent}_percent"] for percent in (1, 50, 99)]
+        assert all(place["exact"] and 0 < place["seconds"] < place["whole"] for place in places)
+    assert len(found["targets"]) == 2
+
+
+@pytest.mark.parametrize("name", ["rows", "shuffle", "tokens", "resume"])
 def test_benchmarks_explain_their_options(name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), "--help"], capture_output=True, text=True, check=True

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import LocalHub, write_parquet
+from headrace.testing.tokenizers import write_tokenizer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,6 +27,7 @@ def test_the_example_in_the_readme_runs_as_it_stands(
         hub.push("HuggingFaceFW/fineweb", {"README.md": card, **files})
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         monkeypatch.chdir(tmp_path)
+        write_tokenizer(tmp_path / "my-tokenizer")
         scope: dict[str, object] = {}
         exec(code[1], scope)  # noqa: S102 - our own README
     assert "HuggingFaceFW/fineweb" in capsys.readouterr().out

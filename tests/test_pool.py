@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headrace import rng
 from headrace.errors import StateError
-from headrace.fetch.plan import Coordinate, Rules
-from headrace.fetch.pool import Draws, Pool, PoolSize, positions_of
+from headrace.fetch.plan import Coordinate, Orders, Rules
+from headrace.fetch.pool import Draws, Pool, PoolSize
 
 shapes = st.lists(st.lists(st.integers(0, 20), max_size=4), max_size=6)
 
@@ -29,7 +29,7 @@ def pool(
 ) -> Pool:
     rules = Rules(seed=5, source="s", shuffle=shuffle, chunk_rows=6, coordinate=coordinate)
     size = PoolSize(chunks=k if shuffle else 1, nbytes=nbytes)
-    return Pool(FakeCounts(shape), rules, size, lane, lanes, 0, last)
+    return Pool(Orders(FakeCounts(shape), rules), size, lane, lanes, 0, last)
 
 
 def drawn(p: Pool, most: int = 7) -> list[tuple[int, int, int]]:
@@ -40,7 +40,7 @@ def drawn(p: Pool, most: int = 7) -> list[tuple[int, int, int]]:
 
 
 def rows_of(p: Pool, done: Draws) -> list[tuple[int, int, int]]:
-    return [(done.epoch, *p.order.row_of(x)) for x in positions_of(done).tolist()]
+    return [(done.epoch, *p.order.row_of(x)) for x in done.positions.tolist()]
 
 
 @settings(max_examples=150)

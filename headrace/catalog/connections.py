@@ -119,7 +119,7 @@ def manager_for(url: str) -> urllib3.PoolManager:
     return manager
 
 
-def _new_manager(proxy: str | None) -> urllib3.PoolManager:
+def tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     if not context.cert_store_stats()["x509_ca"]:
         # Slim containers have no certificates of their own.
@@ -129,6 +129,11 @@ def _new_manager(proxy: str | None) -> urllib3.PoolManager:
             pass
         else:
             context.load_verify_locations(certifi.where())
+    return context
+
+
+def _new_manager(proxy: str | None) -> urllib3.PoolManager:
+    context = tls_context()
     if proxy is None:
         manager = urllib3.PoolManager(num_pools=16, maxsize=8, ssl_context=context)
     else:

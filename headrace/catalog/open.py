@@ -16,9 +16,10 @@ from headrace.catalog.listing import Listing
 from headrace.catalog.local import list_local
 from headrace.catalog.remote import list_remote
 from headrace.catalog.shard import Shard
-from headrace.catalog.source import Source
+from headrace.catalog.source import SYNTH, Source
 from headrace.catalog.stop import stopped_by
-from headrace.errors import Changed, NotFound, Unreachable, shown
+from headrace.catalog.synthetic import list_synth
+from headrace.errors import Changed, NotFound, StateError, Unreachable, shown
 from headrace.files import publish_json
 from headrace.locks import locked
 from headrace.run import Run
@@ -35,13 +36,20 @@ def open_index(
     """The index of a source, at a pinned revision where one is given. Text needs a way to count its lines."""
     if source.kind == "hf":
         return _open_hub(source, run, revision)
-    url = "://" in source.path and not source.path.startswith("file://")
-    listing = list_remote(source) if url else list_local(source)
+    listing = _list_files(source, run)
     folder = run.cache_dir / "file_index"
     path = folder / f"{source.kind}-{listing.revision}.json"
     if revision is not None and revision != listing.revision:
-        raise _changed(source, listing, folder / f"{source.kind}-{Path(revision).name}.json")
+        plain = re.fullmatch(r"files-[0-9a-f]+", revision)  # it comes from a state
+        raise _changed(source, listing, folder / f"{source.kind}-{revision}.json" if plain else None)
     return Index(listing, path, count_lines)
+
+
+def _list_files(source: Source, run: Run) -> Listing:
+    if source.kind == "jsonl" and source.path.startswith(SYNTH):
+        return list_synth(source, run)
+    url = "://" in source.path and not source.path.startswith("file://")
+    return list_remote(source) if url else list_local(source)
 
 
 def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
@@ -66,6 +74,8 @@ def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
 def _pin(source: Source, run: Run, folder: Path, revision: str | None) -> str:
     """The commit to read: of the state, of this launch's first rank, or (asked now) of the branch."""
     if revision is not None:
+        if not re.fullmatch(rf"({hub.CONVERT_MARK})?[0-9a-f]{{40}}", revision):
+            raise StateError(f"{source}: revision: {shown(revision)!r} is not a commit")
         return revision
     wanted = source.revision or "main"
     if re.fullmatch(r"[0-9a-f]{40}", wanted):
@@ -109,9 +119,9 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._\-]|^\.", lambda found: f"%{ord(found[0]):x}", name)
 
 
-def _changed(source: Source, now: Listing, before: Path) -> Changed | NotFound:
+def _changed(source: Source, now: Listing, before: Path | None) -> Changed | NotFound:
     """The error when local files are not those of the state, naming what differs where the old index is still there."""
-    old = load_listing(before)
+    old = None if before is None else load_listing(before)
     if old is None:
         return Changed(f"{source}: the files are not those the state was made on (a path, a size or an mtime differs)")
     was, found = {p: (s, e) for p, s, e in old["files"]}, {p: (s, e) for p, s, e in now.files()}

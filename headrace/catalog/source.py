@@ -8,7 +8,7 @@ from typing import Literal, Self, get_args
 
 from headrace.errors import SpecError, shown
 
-Kind = Literal["hf", "jsonl", "parquet", "txt"]
+Kind = Literal["hf", "jsonl", "parquet", "txt", "known"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 FORMS = {
@@ -16,15 +16,21 @@ FORMS = {
     "jsonl": "jsonl:<path or glob>[:<column>]",
     "parquet": "parquet:<path, glob or fsspec url>[:<column>]",
     "txt": "txt:<path or glob>[:<column>]",
+    "known": "known:<name>[:<split>]",
 }
 
 REPO = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?", re.ASCII)
+SYNTH = "synth://"
+"""Before a kind of `headrace synth`, in the place of a path: its rows, which are written when they are first opened."""
 _NAME = re.compile(r"[^\x00-\x1f/\\:]{1,200}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where rows come from. `Source.parse` reads a spec; paths with colons or commas are given here directly."""
+    """Where rows come from. `Source.parse` reads a spec; paths with colons or commas are given here directly.
+
+    A source of kind `known` becomes the one that the catalog has under the name given as its path.
+    """
 
     kind: Kind
     path: str
@@ -39,13 +45,17 @@ class Source:
     """Hub only: a branch, tag or commit; pinned to a commit when it is first seen."""
     allow_partial: bool = False
     """Hub only: accept an automatic parquet conversion that covers only a part of the data."""
+    allow_eval: bool = False
+    """Accept a known data set, or a split of one, that is for testing."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SpecError(f"kind={shown(self.kind)!r} is not a kind of source; kinds: {', '.join(KINDS)}")
         if not self.path or "\0" in self.path:
             raise _wrong(f"{self.kind}:{self.path}", "the path is empty or holds a NUL", self.kind)
-        if self.kind == "hf":
+        if self.kind == "known":
+            _resolve(self)
+        elif self.kind == "hf":
             _check_hub(self)
         elif "://" in self.path:
             _check_url(self)
@@ -66,6 +76,9 @@ class Source:
             )
         if kind == "hf":
             return cls._hub(spec, rest)
+        if kind == "known":
+            name, _, split = rest.partition(":")
+            return cls(kind="known", path=name.strip(), split=split or "train")
         scheme, mark, tail = rest.partition("://")
         parts = (tail if mark else rest).split(":")
         if len(parts) > 2:
@@ -129,6 +142,16 @@ def _wrong(spec: str, why: str, kind: str) -> SpecError:
     return SpecError(f"spec {shown(spec)!r}: {why}. It should read {FORMS.get(kind, FORMS['hf'])}")
 
 
+def _resolve(source: Source) -> None:
+    """Put what the catalog knows in the place of a name. A split that is not the usual one is meant."""
+    from headrace.catalog.known import resolve
+
+    split = None if source.split == "train" else source.split
+    found = resolve(source.path, split=split, config=source.config, allow_eval=source.allow_eval)
+    for name in ("kind", "path", "config", "split", "column"):
+        object.__setattr__(source, name, getattr(found, name))
+
+
 def _check_hub(source: Source) -> None:
     if not REPO.fullmatch(source.path) or ".." in source.path:
         raise _wrong(str(source), f"{shown(source.path)!r} is not a repo name like 'org/name'", "hf")
@@ -140,7 +163,7 @@ def _check_hub(source: Source) -> None:
 def _check_url(source: Source) -> None:
     scheme, _, rest = source.path.partition("://")
     authority = rest.partition("/")[0]
-    if scheme == "file":
+    if scheme == "file" or (source.kind == "jsonl" and source.path.startswith(SYNTH)):
         return
     if source.kind != "parquet":
         raise _wrong(f"{source.kind}:{scheme}://…", "only parquet is read from a URL", "parquet")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain, repeat
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from headrace.address import Address, Row
 from headrace.fetch.chunk import Columns, OpenChunk
-from headrace.fetch.pool import Draws, dealt
+from headrace.fetch.pool import Draws, Slot, dealt
 
 T = TypeVar("T")
 
@@ -27,22 +27,34 @@ class RowBlock:
         return len(self._numbers)
 
     @property
+    def places(self) -> list[tuple[str, int]]:
+        """(shard, row in it) of each row."""
+        return list(zip(self._shards, self._numbers, strict=True))
+
+    @property
     def addresses(self) -> list[Address]:
-        pairs = zip(self._shards, self._numbers, strict=True)
-        return [Address(self.source, self.epoch, shard, number) for shard, number in pairs]
+        return [Address(self.source, self.epoch, shard, number) for shard, number in self.places]
 
 
-def gather(chunks: Sequence[OpenChunk], done: Draws, source: str) -> RowBlock:
-    """The rows of a block of draws out of the chunks they come from."""
-    spans = list(zip(done.firsts, done.counts, strict=True))
-    parts = [chunk.part(*span) for chunk, span in zip(chunks, spans, strict=True)]
-    numbers = [chunk.numbers(*span) for chunk, span in zip(chunks, spans, strict=True)]
-    labels = [chunk.label for chunk in chunks]
-    if done.picks is None:
-        return RowBlock(source, done.epoch, _columns(parts[0]), labels * done.count, numbers[0])
+def gather(opened: Callable[[Slot], OpenChunk], done: Draws, source: str, arrays: str | None = None) -> RowBlock:
+    """The rows of a block of draws out of the chunks they come from. `arrays`: a column of lists of whole numbers that
+    is given as numpy arrays."""
+    used = [(opened(slot), first, count) for slot, first, count in done.parts() if count]
+    parts = [chunk.part(first, count, arrays) for chunk, first, count in used]
+    numbers = [chunk.numbers(first, count) for chunk, first, count in used]
+    if len(used) == 1:
+        return RowBlock(source, done.epoch, _columns(parts[0]), [used[0][0].label] * done.count, numbers[0])
+    assert done.picks is not None
     order = dealt(done.picks, done.counts, list(accumulate(done.counts, initial=0))[:-1]).tolist()
-    shards = [labels[i] for i in done.picks.tolist()]
-    return RowBlock(source, done.epoch, _joined(parts, order), shards, _picked(numbers, order))
+    labels = list(chain.from_iterable(repeat(chunk.label, count) for chunk, _, count in used))
+    return RowBlock(source, done.epoch, _joined(parts, order), _picked([labels], order), _picked(numbers, order))
+
+
+def pick(chunk: OpenChunk, turns: Sequence[int], source: str, epoch: int, arrays: str | None = None) -> RowBlock:
+    """Single rows of a chunk, by their turns in its order."""
+    parts = [chunk.part(turn, 1, arrays) for turn in turns]
+    numbers = [chunk.numbers(turn, 1)[0] for turn in turns]
+    return RowBlock(source, epoch, _joined(parts, range(len(parts))), [chunk.label] * len(parts), numbers)
 
 
 def as_block(rows: Sequence[Row]) -> RowBlock:

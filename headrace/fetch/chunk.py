@@ -10,7 +10,7 @@ from headrace.address import Address, Row
 from headrace.catalog.soundness import said
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.plan import Chunk
-from headrace.fetch.values import taken, to_python
+from headrace.fetch.values import slices_of, taken, to_python
 
 if TYPE_CHECKING:
     from headrace.rng import I64
@@ -80,13 +80,17 @@ class OpenChunk:
         """The numbers in the shard of these rows of the order."""
         return (self._order[first : first + count] + self.chunk.first).tolist()  # type: ignore[no-any-return]
 
-    def part(self, first: int, count: int) -> Columns | list[dict[str, Any]]:
-        """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are."""
+    def part(self, first: int, count: int, arrays: str | None = None) -> Columns | list[dict[str, Any]]:
+        """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are. `arrays`: a column
+        whose lists of whole numbers stay out of Python: they come as numpy arrays."""
         if isinstance(self._data, list):
             return self._data[first : first + count]
         batch, numbers = self._data.slice(first, count), self.numbers(first, count)
         names = batch.schema.names
-        return {names[i]: self._values(batch.column(i), names[i], numbers) for i in range(len(names))}
+        return {
+            name: slices_of(batch.column(i)) if name == arrays else self._values(batch.column(i), name, numbers)
+            for i, name in enumerate(names)
+        }
 
     def _segment(self, first: int) -> Iterator[Row]:
         """The rows from `first` on that become Python values at once."""

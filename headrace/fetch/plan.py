@@ -35,6 +35,9 @@ SHARDS_PER_LANE = 8
 
 
 KEPT_WINDOWS = 8
+KEPT_CHUNKS = 1 << 20
+"""Windows that were looked at last are kept: so many of them always, more while they have no more chunks than this."""
+KEPT_ORDERS = 4
 
 
 class Counts(Protocol):
@@ -150,6 +153,11 @@ class Order:
         w = self.rules.shard_window
         return self.shards[self._window_at(start) * w : (self._window_at(stop - 1) + 1) * w]
 
+    def window_bytes(self, window: int) -> int:
+        """Of its shards, as they are listed; at least 1, so that a window always counts."""
+        w = self.rules.shard_window
+        return max(1, int(self.counts.shard_bytes[self.shards[window * w : (window + 1) * w]].sum()))
+
     def share(self, lane: int, lanes: int) -> list[Range]:
         """What lane `lane` reads of this epoch, when nobody has touched it: one run of positions.
 
@@ -187,11 +195,11 @@ class Order:
 
     def window(self, window: int) -> Window:
         """The chunks of a window; the last few are kept."""
-        if window not in self._windows:
-            if len(self._windows) >= KEPT_WINDOWS:
-                del self._windows[next(iter(self._windows))]
-            self._windows[window] = self._window(window)
-        return self._windows[window]
+        found = self._windows.pop(window, None) or self._window(window)
+        self._windows[window] = found  # the newest is last
+        while len(self._windows) > KEPT_WINDOWS and sum(map(len, self._windows.values())) > KEPT_CHUNKS:
+            del self._windows[next(iter(self._windows))]
+        return found
 
     def _window(self, window: int) -> Window:
         import numpy as np
@@ -213,6 +221,21 @@ class Order:
         return Window(self.base(window), table, self.rules)
 
 
+class Orders:
+    """The orders of a source, epoch by epoch. The lanes of a process share them."""
+
+    def __init__(self, counts: Counts, rules: Rules) -> None:
+        self.counts, self.rules = counts, rules
+        self._kept: dict[int, Order] = {}
+
+    def __call__(self, epoch: int) -> Order:
+        found = self._kept.pop(epoch, None) or Order(self.counts, self.rules, epoch)
+        self._kept[epoch] = found
+        if len(self._kept) > KEPT_ORDERS:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+
 class Window:
     """The chunks of a window of shards, in order, column-wise: a large text file has a hundred thousand of them."""
 
@@ -232,6 +255,9 @@ class Window:
         self._starts = ends - self._rows
         self.end = int(ends[-1]) if len(ends) else base
         """The first position behind the last chunk."""
+
+    def __len__(self) -> int:
+        return len(self._starts)
 
     def at(self, position: int) -> Chunk:
         """The chunk that holds a position before `end`; the first one for a position before the first."""
@@ -257,6 +283,24 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
         else:
             out.append((start, stop))
     return out
+
+
+def overlap(ranges: Iterable[Range]) -> int | None:
+    """The first position that stands in two of them."""
+    end = 0
+    for start, stop in sorted(ranges):
+        if start < end:
+            return start
+        end = stop
+    return None
+
+
+def in_order(ranges: list[Range]) -> list[Range]:
+    """The same, where each has a position and begins behind the one before."""
+    edges = [edge for pair in ranges for edge in pair]
+    if edges != sorted(edges) or any(start == stop for start, stop in ranges):
+        raise ValueError(f"these ranges are empty, overlap or are not in order: {ranges[:4]}")
+    return ranges
 
 
 def length(ranges: Iterable[Range]) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import rng
 from headrace.errors import StateError, shown
-from headrace.fetch.plan import Chunk, Counts, Order, Range, Rules, length
+from headrace.fetch.plan import Chunk, Order, Orders, Range, in_order, length
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ MOST_DRAWS = 4096
 """Of one block; bounds its memory, changes nothing in what is drawn."""
 MOST_ROW_DRAWS = 256
 """The same for draws over rows, which are made one by one: a state in the middle of a block makes them again."""
+
+
+MOST, MOST_DIGEST = 1 << 62, 1 << 64
+"""Numbers of a state stay below: they go through 64-bit arithmetic."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,10 +59,9 @@ class Draws:
     """Per slot, the rows it gave in this block."""
     picks: I64 | None
     """Per draw, a number into `slots`; None: all from slot 0."""
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
+    count: int
+    positions: I64
+    """The position of each draw."""
 
     def parts(self) -> Iterator[tuple[Slot, int, int]]:
         """Per slot: the rows of its chunk given before, and those given now."""
@@ -96,6 +99,9 @@ class Pool:
     draws: int
     passed: int
     digest: int
+    ruled_from: int
+    explicit: dict[int, list[Range]]
+    generation: int
     slots: list[Slot]
     order: Order
     ranges: list[Range]
@@ -104,23 +110,24 @@ class Pool:
 
     def __init__(
         self,
-        counts: Counts,
-        rules: Rules,
+        orders: Orders,
         size: PoolSize,
         lane: int,
         lanes: int,
         first: int = 0,
         last: int | None = None,
     ) -> None:
-        self.counts, self.rules, self.size = counts, rules, size
+        self.orders, self.counts, self.rules, self.size = orders, orders.counts, orders.rules, size
         self.lane, self.lanes, self.first, self.last = lane, lanes, first, last
-        self.load_state_dict({"e": first, "c": 0, "k": 0, "s": [], "f": first, "x": [], "g": 0, "y": 0, "d": 0})
+        self.ruled_from, self.explicit, self.generation, self.passed, self.digest = first, {}, 0, 0, 0
+        self._enter(first)
+        self._look()
 
     # --- the generator
 
     def draw(self, most: int) -> Draws | None:
         """Up to `most` draws (at least one), or None at the end of the source."""
-        if not self._fill():
+        if not self.fill():
             return None
         slots, most = self.slots, min(most, MOST_DRAWS)
         firsts = [slot.at for slot in slots]
@@ -130,8 +137,9 @@ class Pool:
             picks, counts = self._draw_chunks(most)
         else:
             picks, counts = self._draw_rows(most)
-        done = Draws(self.epoch, tuple(slots), firsts, counts, picks)
-        self.digest = rng.digest_block(self.digest, self.epoch, positions_of(done))
+        starts = [slot.position for slot in slots]
+        done = Draws(self.epoch, tuple(slots), firsts, counts, picks, sum(counts), _positions(picks, counts, starts))
+        self.digest = rng.digest_block(self.digest, self.epoch, done.positions)
         for slot, count in zip(slots, counts, strict=True):
             slot.position += count
             slot.left -= count
@@ -146,7 +154,7 @@ class Pool:
             count -= done.count
         return count
 
-    def _fill(self) -> bool:
+    def fill(self) -> bool:
         """Admit chunks; step into the next epoch when this one is used up. False: the source has ended."""
         while True:
             self._admit()
@@ -155,6 +163,7 @@ class Pool:
             if (self.last is not None and self.epoch + 1 >= self.last) or self.passed > self.lanes + 1:
                 return False
             self._enter(self.epoch + 1)
+            self._look()
             self.passed += 1
 
     def _admit(self) -> None:
@@ -240,13 +249,8 @@ class Pool:
 
     def go_to(self, mark: Mark) -> None:
         self.draws, self.passed, self.digest, self.epoch = mark.draws, mark.passed, mark.digest, mark.epoch
-        self.order, self.ranges, self._stream, self._at, self._more = (
-            mark.order,
-            mark.ranges,
-            mark.stream,
-            mark.at,
-            mark.more,
-        )
+        self.order, self.ranges, self._stream = mark.order, mark.ranges, mark.stream
+        self._at, self._more = mark.at, mark.more
         self.slots = []
         for slot, position, left in mark.slots:
             slot.position, slot.left = position, left
@@ -273,38 +277,65 @@ class Pool:
         first = min([place[1], *(slot.position for slot in self.slots)])
         return self.order.window_shards(first, self.ranges[-1][1])
 
+    def share_of(self, epoch: int) -> list[Range]:
+        """What this lane reads of an epoch: by rule, or what was dealt to it when the lanes changed."""
+        if epoch < self.ruled_from:
+            return list(self.explicit.get(epoch, []))
+        return self.orders(epoch).share(self.lane, self.lanes)
+
+    def unread(self) -> list[Range]:
+        """What has not been admitted of this epoch's share."""
+        part, position = self._at
+        return [(position, self.ranges[part][1]), *self.ranges[part + 1 :]] if self.ranges else []
+
     # --- state
 
     def _enter(self, epoch: int) -> None:
         self.epoch, self.draws = epoch, 0
         self.slots = []
-        self.order = Order(self.counts, self.rules, epoch)
-        ranges = self.explicit.get(epoch, []) if epoch < self.ruled_from else self.order.share(self.lane, self.lanes)
-        self.ranges = list(ranges)
+        self.order = self.orders(epoch)
+        self.ranges = [] if self.last is not None and epoch >= self.last else self.share_of(epoch)
         self._stream = rng.key(self.rules.seed, self.rules.source, "pool", self.lane, self.generation, epoch)
         self._at = (0, self.ranges[0][0] if self.ranges else 0)
-        self._look()
 
     def state_dict(self) -> State:
-        part, position = self._at
-        origin = self.ranges[0][0] if self.ranges else 0
-        admitted = length(self.ranges[:part]) + position - self.ranges[part][0] if self.ranges else 0
+        slots = [(slot.position, slot.left) for slot in self.slots]
+        return self._state(self.mark(), slots, self.draws, self.passed, self.digest)
+
+    def state_after(self, mark: Mark, done: Draws, given: int, passed: int) -> State:
+        """The state after the first `given` of some draws; `mark`: the moment before them, with chunks admitted."""
+        import numpy as np
+
+        if given == done.count:
+            taken = list(done.counts)
+        elif done.picks is None:
+            taken = [given]
+        else:
+            taken = np.bincount(done.picks[:given], minlength=len(done.counts)).tolist()
+        slots = [(p + n, left - n) for (_, p, left), n in zip(mark.slots, taken, strict=True) if left > n]
+        digest = rng.digest_block(mark.digest, done.epoch, done.positions[:given])
+        return self._state(mark, slots, mark.draws + given, passed, digest)
+
+    def _state(self, mark: Mark, slots: list[tuple[int, int]], draws: int, passed: int, digest: int) -> State:
+        (part, position), ranges = mark.at, mark.ranges
+        origin = ranges[0][0] if ranges else 0
+        admitted = length(ranges[:part]) + position - ranges[part][0] if ranges else 0
         return {
-            "e": self.epoch,
-            "c": admitted if self.slots or self.draws else 0,
-            "k": self.draws,
-            "s": [[slot.position - origin, slot.left] for slot in self.slots],
+            "e": mark.epoch,
+            "c": admitted if slots or draws else 0,
+            "k": draws,
+            "s": [[p - origin, left] for p, left in slots],
             "f": self.ruled_from,
             "x": [[e, [list(r) for r in ranges]] for e, ranges in sorted(self.explicit.items())],
             "g": self.generation,
-            "y": self.passed,
-            "d": self.digest,
+            "y": passed,
+            "d": digest,
         }
 
     def load_state_dict(self, state: State) -> None:
         try:
-            numbers = {name: _whole(name, state[name]) for name in "eckfgyd"}
-            explicit = {_whole("x", e): [(_whole("x", p), _whole("x", q)) for p, q in r] for e, r in state["x"]}
+            numbers = {name: _whole(name, state[name], MOST_DIGEST if name == "d" else MOST) for name in "eckfgyd"}
+            explicit = {_whole("x", e): _ranges(r) for e, r in state["x"]}
             slots = [(_whole("s", p), _whole("s", left)) for p, left in state["s"]]
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"this is not the state of a source: {shown(error)}; nothing was changed") from error
@@ -336,14 +367,13 @@ class Pool:
         return Slot(chunk, position, left)
 
 
-def positions_of(done: Draws) -> I64:
+def _positions(picks: I64 | None, counts: Sequence[int], starts: Sequence[int]) -> I64:
     """The position of each draw: a slot's draws take its positions one after the other."""
     import numpy as np
 
-    starts = [slot.chunk.start + first for slot, first, _ in done.parts()]
-    if done.picks is None:
-        return np.arange(starts[0], starts[0] + done.count, dtype=np.int64)
-    return dealt(done.picks, done.counts, starts)
+    if picks is None:
+        return np.arange(starts[0], starts[0] + counts[0], dtype=np.int64)
+    return dealt(picks, counts, starts)
 
 
 def dealt(picks: I64, counts: Sequence[int], starts: Sequence[int]) -> I64:
@@ -358,7 +388,11 @@ def dealt(picks: I64, counts: Sequence[int], starts: Sequence[int]) -> I64:
     return out
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name!r} is {shown(value)!r}, not a whole number from 0 on")
+def _whole(name: str, value: Any, most: int = MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < most:
+        raise ValueError(f"{name!r} is {shown(value)!r}, not a whole number from 0 on below {most}")
     return value
+
+
+def _ranges(value: Any) -> list[Range]:
+    return in_order([(_whole("x", start), _whole("x", stop)) for start, stop in value])

@@ -122,7 +122,7 @@ def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
     entries = value.get("datasets") if isinstance(value, dict) else None
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise StateError("resume_state.datasets: a list of entries with spec, shard and row_offset is expected")
-    entry = next((e for e in entries if _same_spec(e.get("spec"), index.listing.source)), None)
+    entry = next((e for e in entries if same_spec(e.get("spec"), index.listing.source)), None)
     if entry is None:
         there = ", ".join(shown(e.get("spec")) for e in entries) or "nothing"
         raise StateError(f"resume_state.datasets has no entry for {spec}; it has {there}")
@@ -147,7 +147,7 @@ def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
     return Place(rows=_whole("row_offset", entry.get("row_offset")), shard=shard if isinstance(shard, str) else None)
 
 
-def _same_spec(given: Any, source: Source) -> bool:
+def same_spec(given: Any, source: Source) -> bool:
     """Whether a checkpoint's spec means this source; defaults may be left out."""
     try:
         return isinstance(given, str) and (given == str(source) or str(Source.parse(given)) == str(source))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from operator import index as index_of
 from operator import itemgetter, length_hint
 from typing import Any
@@ -13,8 +14,9 @@ from headrace.address import Row
 from headrace.catalog.index import Counts, Index
 from headrace.errors import Changed, HeadraceError, SpecError, StateError, shown
 from headrace.fetch.block import RowBlock, as_block, gather
-from headrace.fetch.chunk import OpenChunk, in_place
-from headrace.fetch.pool import Draws, Mark, Pool, Slot
+from headrace.fetch.open_chunks import OpenChunks
+from headrace.fetch.plan import Orders
+from headrace.fetch.pool import Draws, Mark, Pool
 from headrace.fetch.resume import FORMAT, Place, Reading, restored
 from headrace.fetch.shelf import Shelf
 from headrace.run import Run
@@ -30,14 +32,13 @@ _SECOND = itemgetter(1)
 class Rows(Stage[Row]):
     """One pass over a lane's share of a source."""
 
-    _open: dict[Slot, OpenChunk]
+    _open: OpenChunks
     _mark: Mark
     _turns: Iterator[int]
     _ready: Iterator[Row]
 
     def __init__(self, index: Index, run: Run, reading: Reading) -> None:
         self.run = run
-        self._open = {}
         self._saved: deque[set[int]] = deque(maxlen=2)
         self._closed = False
         self._start(index, reading)
@@ -45,11 +46,10 @@ class Rows(Stage[Row]):
 
     def _start(self, index: Index, reading: Reading) -> None:
         self.index, self.reading = index, reading
-        counts = Counts(index, reading.counted)
-        self._pool = Pool(
-            counts, reading.rules, reading.size, reading.lane, reading.lanes, reading.epoch, reading.epoch + 1
-        )
+        orders = Orders(Counts(index, reading.counted), reading.rules)
+        self._pool = Pool(orders, reading.size, reading.lane, reading.lanes, reading.epoch, reading.epoch + 1)
         self._shelf = Shelf(index, self.run, reading.columns)
+        self._open = OpenChunks(self._shelf, index.listing.label)
 
     def _begin(self) -> None:
         """Go on from where the pool is, with nothing drawn ahead."""
@@ -93,7 +93,8 @@ class Rows(Stage[Row]):
             return False
         self._next_draws = min(2 * self._next_draws, BLOCK_ROWS)
         turns = iter(range(done.count) if done.picks is None else done.picks.tolist())
-        feeds = [self._opened(slot, done).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
+        opened = partial(self._open.of, slots=done.slots, order=self._pool.order)
+        feeds = [opened(slot).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
         ready: Iterator[Row] = map(next, map(feeds.__getitem__, turns))
         if done.picks is None:
             ready = map(_SECOND, zip(turns, feeds[0]))  # noqa: B905 - the turns end, the feed may go on
@@ -104,7 +105,7 @@ class Rows(Stage[Row]):
         """To `given` draws after a mark: what was drawn since was not given out, and will be drawn again."""
         self._pool.go_to(mark)
         self._pool.skip(given)
-        self._close_chunks()
+        self._open.close()
         self._nothing_drawn()
 
     def _nothing_drawn(self) -> None:
@@ -121,8 +122,8 @@ class Rows(Stage[Row]):
             _, done = self._drawn(most)
             if done is None:
                 return None
-            chunks = [self._opened(slot, done) for slot in done.slots]
-            block = gather(chunks, done, str(self.index.listing.source))
+            opened = partial(self._open.of, slots=done.slots, order=self._pool.order)
+            block = gather(opened, done, str(self.index.listing.source))
             self._nothing_drawn()
         except BaseException:
             self._come_back(mark, given)
@@ -138,33 +139,12 @@ class Rows(Stage[Row]):
         mark = self._pool.mark()
         done = self._pool.draw(most)
         if done is not None:
-            self._shelf.want(slot.chunk.shard for slot in done.slots if slot not in self._open)
+            self._open.want(done)
         return mark, done
-
-    def _opened(self, slot: Slot, done: Draws) -> OpenChunk:
-        found = self._open.get(slot)
-        if found is None:
-            if slot.chunk.skip:
-                # Slices of a row group are read in one pass, so those before this one come first.
-                place = slot.chunk.shard, slot.chunk.group
-                before = [s for s in done.slots if (s.chunk.shard, s.chunk.group) == place and s is not slot]
-                for other in before[: sum(s.chunk.skip < slot.chunk.skip for s in before)]:
-                    if other not in self._open:
-                        self._open_chunk(other, done.epoch)
-            found = self._open_chunk(slot, done.epoch)
-        return found
-
-    def _open_chunk(self, slot: Slot, epoch: int) -> OpenChunk:
-        order = self._pool.order.rows_of(slot.chunk)
-        with in_place(self.index.listing.label(slot.chunk.shard), slot.chunk):
-            found = self._open[slot] = self._shelf.open(slot.chunk, order, epoch)
-        return found
 
     def _tidy(self) -> None:
         """All that was drawn was given out: let go of the chunks that are used up, and of the shards behind us."""
-        live = set(self._pool.slots)
-        for slot in [slot for slot in self._open if slot not in live]:
-            self._open.pop(slot).close()
+        self._open.keep_only(self._pool.slots)
         self._shelf.keep_only(self._pool.shards_in_use(), set().union(*self._saved))
 
     # --- state
@@ -232,15 +212,15 @@ class Rows(Stage[Row]):
 
     def load_state_dict(self, state: State) -> None:
         index, reading, place = restored(state, self.index, self.reading, self.run)
-        before = self._shelf, self.index, self.reading, self._pool
+        before = self._shelf, self.index, self.reading, self._pool, self._open
         try:
             self._start(index, reading)
             self._go_to(place)
         except BaseException:
-            self._shelf, self.index, self.reading, self._pool = before
+            self._shelf, self.index, self.reading, self._pool, self._open = before
             raise
         before[0].close()
-        self._close_chunks()
+        before[4].close()
         self._closed = False
         self._begin()
         self._saved.append(self._pool.shards_in_use())
@@ -268,8 +248,3 @@ class Rows(Stage[Row]):
             self._come_back(self._mark, self._given)
             self._closed = True
             self._shelf.close()
-
-    def _close_chunks(self) -> None:
-        for chunk in self._open.values():
-            chunk.close()
-        self._open.clear()

@@ -15,7 +15,7 @@ from headrace.fetch.lines import LineReader
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.fetch.prefetch import ShardPrefetcher
-from headrace.fetch.sources import cache_of
+from headrace.fetch.sources import cache_of, check_room
 from headrace.fetch.text import open_text_shard
 from headrace.fetch.values import give_back_memory
 from headrace.run import Run
@@ -30,8 +30,11 @@ RANGE_SHARE = 4
 class Shelf:
     """The shards a reader has open. What is not needed any more is closed and let go."""
 
-    def __init__(self, index: Index, run: Run, columns: list[str] | None) -> None:
-        self.index, self.run, self.columns = index, run, columns
+    def __init__(self, index: Index, run: Run, columns: list[str] | None, by_range: bool = False) -> None:
+        """`by_range`: chunks are read where they lie, and no shard is fetched whole: there is no room for it."""
+        self.index, self.run, self.columns, self._never_whole = index, run, columns, by_range
+        if not by_range:
+            check_room(index, run)
         self._cache = cache_of(run)
         self._prefetch: ShardPrefetcher | None = None
         self._readers: dict[int, ParquetReader | LineReader] = {}
@@ -42,6 +45,7 @@ class Shelf:
     def plan(self, numbers: I64, cold: int) -> None:
         """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
         self._leave_prefetcher()
+        self._held.clear()
         if self.index.listing.origin.folder is not None:
             shards = self.index.listing.ordered(self.index.without_empty(numbers))
             self._prefetch = ShardPrefetcher(shards, self.run.cache_dir, auto_release=False, cache=self._cache)
@@ -49,7 +53,7 @@ class Shelf:
 
     def want(self, numbers: Iterable[int]) -> None:
         """Have these shards fetched in the background."""
-        if self._prefetch is not None:
+        if self._prefetch is not None and not self._never_whole:
             for number in numbers:
                 if number not in self._held:
                     self._held.add(number)
@@ -97,11 +101,13 @@ class Shelf:
 
     def _pays_by_range(self, chunk: Chunk) -> bool:
         """Whether to read this chunk where it lies: the first rows should not wait for a whole shard."""
-        if self._prefetch is None or self._cold <= 0:
+        if self._prefetch is None or (self._cold <= 0 and not self._never_whole):
             return False
         shard = self.index.listing.shard(chunk.shard)
         found = self.index.shard(chunk.shard)
-        if not isinstance(found, GroupRows) or int(found.kib[chunk.group]) * RANGE_SHARE > int(found.kib.sum()):
+        if not isinstance(found, GroupRows):
+            return False
+        if int(found.kib[chunk.group]) * RANGE_SHARE > int(found.kib.sum()) and not self._never_whole:
             return False
         if self.run.offline or self._prefetch.poll(shard) is not None:
             return False

@@ -1,13 +1,20 @@
-"""From a source to its index, with what it takes to count lines."""
+"""From a source to its index, and to what reads it."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from typing import Protocol
 
+from headrace.catalog.footer import GroupRows
+from headrace.catalog.index import Counts as IndexCounts
 from headrace.catalog.index import Index
 from headrace.catalog.open import open_index
 from headrace.catalog.source import Source
+from headrace.errors import NoSpace
 from headrace.fetch.cache import ShardCache
+from headrace.fetch.open_chunks import Shelves
+from headrace.fetch.plan import Coordinate, Counts, choose_coordinate
 from headrace.fetch.text import index_text_shard
 from headrace.run import Run
 
@@ -22,3 +29,93 @@ def open_source(source: Source, run: Run, revision: str | None = None) -> Index:
         count_lines = partial(index_text_shard, kind=source.kind, cache=cache_of(run))
         return open_index(source, run, revision, count_lines)
     return open_index(source, run, revision)
+
+
+class Opened(Protocol):
+    """A source that was opened: what a plan must know of it, and a shelf that its chunks are read from.
+
+    `headrace.testing.MemorySource` is another one.
+    """
+
+    @property
+    def spec(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+    def coordinate(self, lanes: int) -> Coordinate: ...
+    def counts(self, columns: list[str] | None) -> Counts: ...
+    def label(self, shard: int) -> str: ...
+    def shelf(self, columns: list[str] | None, by_range: bool = False) -> Shelves: ...
+    def held_bytes(self, shards: int) -> int:
+        """On disk, for a reader that holds so many shards; 0 where nothing is fetched."""
+        ...
+
+    def has_lists(self, column: str) -> bool:
+        """Whether a column holds lists of whole numbers: tokens already."""
+        ...
+
+    def has_text(self, column: str) -> bool:
+        """Whether a column is known to hold text."""
+        ...
+
+
+class Indexed:
+    """A source with its index."""
+
+    def __init__(self, index: Index, run: Run) -> None:
+        self.index, self.run = index, run
+
+    @property
+    def spec(self) -> str:
+        return str(self.index.listing.source)
+
+    @property
+    def revision(self) -> str:
+        return self.index.listing.revision
+
+    def coordinate(self, lanes: int) -> Coordinate:
+        return "rows" if self.index.is_text else choose_coordinate(self.index.num_shards, lanes)
+
+    def counts(self, columns: list[str] | None) -> Counts:
+        return IndexCounts(self.index, columns)
+
+    def label(self, shard: int) -> str:
+        return self.index.listing.label(shard)
+
+    def has_lists(self, column: str) -> bool:
+        return re.fullmatch(r"(large_)?list<[^<>:]*: u?int(8|16|32|64)( not null)?>", self._type(column)) is not None
+
+    def has_text(self, column: str) -> bool:
+        if self.index.listing.source.kind == "txt":
+            return column == self.index.listing.source.column
+        return self._type(column) in ("string", "large_string", "string_view")
+
+    def _type(self, column: str) -> str:
+        """As the first shard's footer has it; lines have none."""
+        if self.index.is_text or not self.index.num_shards:
+            return ""
+        found = self.index.shard(0)
+        return dict(found.schema).get(column, "") if isinstance(found, GroupRows) else ""
+
+    def shelf(self, columns: list[str] | None, by_range: bool = False) -> Shelves:
+        from headrace.fetch.shelf import Shelf
+
+        self.index.check_known_columns(columns)
+        return Shelf(self.index, self.run, columns, by_range)
+
+    def held_bytes(self, shards: int) -> int:
+        if self.index.listing.origin.folder is None or not self.index.num_shards:
+            return 0
+        sizes = self.index.shard_bytes
+        return max(int(sizes.sum()) * shards // self.index.num_shards, int(sizes.max()))
+
+
+def check_room(index: Index, run: Run) -> None:
+    """Shards that are fetched must fit into the cache one by one; better known before the first is on its way."""
+    if run.cache_bytes is None or index.listing.origin.folder is None or not index.num_shards:
+        return
+    largest = int(index.shard_bytes.argmax())
+    if int(index.shard_bytes[largest]) > run.cache_bytes:
+        raise NoSpace(
+            f"{index.listing.shard(largest)} needs {int(index.shard_bytes[largest]):,} bytes, but the cache limit is "
+            f"{run.cache_bytes:,} bytes; raise HEADRACE_CACHE_BYTES to hold at least two shards"
+        )

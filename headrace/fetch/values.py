@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,9 +35,39 @@ def to_python(column: Any) -> list[Any]:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
+def slices_of(column: Any) -> list[Any]:
+    """Lists of whole numbers as int32 arrays, without a Python number made; None where there is no list.
+
+    What does not fit (no list, a null in it, a number out of range) comes as Python values, for the reader to name it.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    kind = column.type
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not listed or not pa.types.is_integer(kind.value_type) or not len(column):
+        return to_python(column)
+    wide = np.int64 if pa.types.is_large_list(kind) else np.int32
+    edges = np.frombuffer(column.buffers()[1], dtype=wide)[column.offset : column.offset + len(column) + 1]
+    inner = column.values.slice(int(edges[0]), int(edges[-1] - edges[0]))
+    if inner.null_count:
+        return to_python(column)
+    if len(inner):
+        dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        flat = np.frombuffer(inner.buffers()[1], dtype=dtype)[inner.offset : inner.offset + len(inner)]
+        if not np.can_cast(dtype, np.int32) and (int(flat.min()) < 0 or int(flat.max()) >= 1 << 31):
+            return to_python(column)
+        flat = flat.astype(np.int32, copy=False)
+    else:
+        flat = np.zeros(0, np.int32)
+    ends = (edges - edges[0]).tolist()
+    found: list[Any] = [flat[a:b] for a, b in pairwise(ends)]
+    if column.null_count:
+        found = [x if valid else None for x, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
+    return found
+
+
 def give_back_memory() -> None:
     """Have Arrow return what a pool of chunks took; its allocator would keep it for a while."""
-    import sys
-
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()

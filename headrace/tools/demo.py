@@ -1,16 +1,15 @@
-"""`headrace demo`: stream from a local Hub, be killed in the middle, go on, and show that every row was seen once."""
+"""`headrace demo`: train from a local Hub, be killed in the middle, go on, and show that it made no difference."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +18,42 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SpecError
+from headrace.tools.child import Child, Tail
 
-DEADLINE_SECONDS = 120.0
+
+def demo(
+    steps: Annotated[int, typer.Option(min=40, help="Training steps; they make a bit more than one pass.")] = 200,
+    kills: Annotated[int, typer.Option(min=1, max=5, help="How often the run is killed.")] = 1,
+    plot: Annotated[Path, typer.Option(help="The picture of the two loss curves.")] = Path("headrace-demo.png"),
+    rows: Annotated[bool, typer.Option("--rows", help="Only read rows, 48,000 of them; needs no torch.")] = False,
+) -> None:
+    """Train on a corpus from a local Hub, kill the run with SIGKILL in the middle, resume, compare to the last bit."""
+    if steps < 40 * kills:
+        raise SpecError(f"--steps {steps} is too short to be killed {kills} times; give {40 * kills} or more")
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as name:
+        if rows:
+            is_exact = play_rows(Path(name), kills, console)
+        else:
+            _check_packages()
+            from headrace.tools.demo_train import play_training
+
+            is_exact = play_training(Path(name), steps, kills, plot, os.environ, console)
+    if not is_exact:
+        raise typer.Exit(1)
+
+
+def _check_packages() -> None:
+    missing = [name for name in ("torch", "tokenizers", "PIL") if find_spec(name) is None]
+    if missing:
+        raise HeadraceError(
+            f"the demo trains a model and draws its losses, and {', '.join(missing)} cannot be imported; "
+            f"pip install 'headrace[demo]', or see headrace demo --rows"
+        )
+
+
+# --- only rows
 
 
 @dataclass(frozen=True)
@@ -56,78 +88,44 @@ class Ledger:
         return not self.lost and not self.repeated and self.seen == self.expected and self.same_again
 
 
-def demo(
-    shards: Annotated[int, typer.Option(help="Parquet shards of the generated corpus.")] = 24,
-    rows: Annotated[int, typer.Option(help="Rows of each shard.")] = 2000,
-    kills: Annotated[int, typer.Option(help="How often the run is killed.")] = 1,
-) -> None:
-    """Stream a generated corpus from a local Hub, kill the run with SIGKILL in the middle, resume, show the ledger."""
-    console = Console()
-    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as name:
-        ledger, firsts = _play(Path(name), shards, rows, kills, console)
-    _show(console, ledger, firsts)
-    if not ledger.is_exact:
-        raise typer.Exit(1)
-
-
-def _play(
-    folder: Path, shards: int, rows: int, kills: int, console: Console
-) -> tuple[Ledger, list[tuple[float, float]]]:
+def play_rows(folder: Path, kills: int, console: Console, shards: int = 24, per_shard: int = 2000) -> bool:
+    """Read all rows, killed `kills` times; whether each came once."""
     from headrace.testing import LocalHub, write_parquet
 
-    console.print(f"A corpus of {shards * rows:,} rows in {shards} parquet shards, on a Hub on this machine.")
+    console.print(f"A corpus of {shards * per_shard:,} rows in {shards} parquet shards, on a Hub on this machine.")
     expected: set[str] = set()
     for i in track(range(shards), "writing the corpus", console=console, transient=True):
         name = f"train-{i:05d}-of-{shards:05d}.parquet"
-        write_parquet(folder / "repo" / "data", [[500] * (rows // 500) + [rows % 500]], name=name)
-        expected.update(f"{name}:{r}" for r in range(rows))
+        write_parquet(folder / "repo" / "data", [[500] * (per_shard // 500) + [per_shard % 500]], name=name)
+        expected.update(f"{name}:{r}" for r in range(per_shard))
+    command = [sys.executable, "-m", "headrace.tools.demo_run", "hf:demo/corpus:train:text", str(folder)]
+    firsts = []
     with LocalHub() as hub:
         hub.push("demo/corpus", folder / "repo")
-        firsts = []
-        for kill in range(kills + 1):
-            goal = (kill + 1) * len(expected) // (kills + 1) if kill < kills else None
-            killed_at = time.time()
-            seconds = _one_run(folder, hub.env(), goal)
+        for run in range(kills + 1):
+            goal = (run + 1) * len(expected) // (kills + 1) if run < kills else None
+            look, started = _Count(folder / "ledger.txt"), time.time()
+            with Child(command, {**os.environ, **hub.env()}, folder / "said.txt") as child:
+                if child.follow(look, goal):
+                    console.print(f"Killed with SIGKILL after {look():,} rows. Starting again from its last state.")
             first = json.loads((folder / "first.json").read_bytes())
-            firsts.append((seconds, first["at"] - killed_at))
-            if goal is not None:
-                console.print(
-                    f"Killed with SIGKILL after about {goal:,} rows. Starting again from its last saved state."
-                )
-    return Ledger.read(folder / "ledger.txt", expected), firsts
+            firsts.append((first["seconds"], first["at"] - started))
+    ledger = Ledger.read(folder / "ledger.txt", expected)
+    _show(console, ledger, firsts)
+    return ledger.is_exact
 
 
-def _one_run(folder: Path, env: dict[str, str], goal: int | None) -> float:
-    """Run the child until the ledger has `goal` rows and kill it, or to its end. Seconds from open to first row."""
-    command = [sys.executable, "-m", "headrace.tools.demo_run", "hf:demo/corpus:train:text", str(folder)]
-    child = subprocess.Popen(command, env={**os.environ, **env}, stderr=subprocess.PIPE)
-    ledger, deadline = folder / "ledger.txt", time.monotonic() + DEADLINE_SECONDS
-    try:
-        while child.poll() is None and time.monotonic() < deadline:
-            if goal is not None and _rows(ledger) >= goal:
-                child.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.005)
-    finally:
-        if goal is None and child.poll() is None:
-            child.kill()
-        _, errors = child.communicate()
-    if child.returncode not in ((-signal.SIGKILL,) if goal is not None else (0,)):
-        raise HeadraceError(
-            f"the demo's child ended with {child.returncode}: {errors.decode(errors='replace')[-2000:]}"
-        )
-    return float(json.loads((folder / "first.json").read_bytes())["seconds"])
+class _Count:
+    """How many rows a ledger has; they count from 0."""
 
+    def __init__(self, ledger: Path) -> None:
+        self._tail = Tail(ledger)
+        self._rows = 0
 
-def _rows(ledger: Path) -> int:
-    """The number on the last whole line, which counts from 0."""
-    try:
-        with ledger.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 400))
-            lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return 0
-    return int(lines[-1].split(b" ")[0]) + 1 if lines else 0
+    def __call__(self) -> int:
+        for line in self._tail:
+            self._rows = int(line.split(b" ")[0]) + 1
+        return self._rows
 
 
 def _show(console: Console, ledger: Ledger, firsts: list[tuple[float, float]]) -> None:

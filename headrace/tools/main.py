@@ -7,12 +7,20 @@ import sys
 import typer
 
 from headrace.errors import HeadraceError
+from headrace.tools.datasets import datasets
 from headrace.tools.demo import demo
+from headrace.tools.describe import describe
 from headrace.tools.rows import rows
+from headrace.tools.synth import synth
+from headrace.tools.verify import verify
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Feeds training runs from raw data where it lies.")
+app.command()(datasets)
 app.command()(demo)
 app.command()(rows)
+app.command()(synth)
+app.command()(describe)
+app.command()(verify)
 
 
 def run() -> None:

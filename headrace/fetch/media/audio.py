@@ -1,0 +1,191 @@
+"""Sound: arrays with their rate, or encoded bytes, become one channel of float32 at the rate that is asked for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
+from headrace.fetch.media.budget import DEFAULT, Budget, Clock
+from headrace.fetch.media.layout import require_all_samples, require_whole
+from headrace.fetch.media.sniff import CONTAINERS, container_format
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    F32 = NDArray[np.float32]
+
+BLOCK = 1 << 18
+"""Samples of each channel that are read at once."""
+MAX_CHANNELS = 32
+MIN_RATE, MAX_RATE = 100, 1_536_000
+INSTALL = "pip install 'headrace[audio]'"
+
+_SOUNDFILE = ("wav", "flac", "ogg", "mp3", "aiff")
+_SCALES = {"uint8": 128.0, "int16": 32768.0, "int32": 2147483648.0}
+
+
+def decode_audio(value: Any, sample_rate: int, budget: Budget = DEFAULT) -> F32:
+    """Samples of one channel, the mean of all, of {array, sampling_rate}, of bytes, or of {bytes, path}.
+
+    Of an array with two dimensions the shorter one is channels. Whole numbers are scaled to -1 .. 1.
+    """
+    if isinstance(value, Mapping):
+        if value.get("array") is not None:
+            return _finished(*_of_array(value["array"], value.get("sampling_rate"), budget), sample_rate, budget)
+        value = value.get("bytes")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise DataError(f"the audio is of type {type(value).__name__}; bytes, or array and sampling_rate, are expected")
+    data = bytes(value)
+    wave, rate = _of_bytes(data, budget)
+    if data[:4] == b"fLaC":
+        require_all_samples(data, len(wave))
+    return _finished(wave, rate, sample_rate, budget)
+
+
+def _finished(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
+    if not len(wave):
+        raise DataError("the audio has no samples")
+    budget.require("max_seconds", len(wave) / rate, "the length in seconds of the audio")
+    # The product is quick, and finite only if all samples are; where it is not, each is looked at.
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(wave @ wave) or np.isfinite(wave).all()
+    if not finite:
+        raise DataError("the audio has samples that are not numbers (NaN or infinite)")
+    if rate == sample_rate:
+        return wave
+    try:
+        import soxr
+    except ImportError as error:
+        raise SpecError(f"resampling takes the package soxr, which is not installed; {INSTALL}") from error
+    found: F32 = soxr.resample(wave, rate, sample_rate)
+    return found
+
+
+def _require_form(rate: Any, channels: int) -> int:
+    if isinstance(rate, float) and rate.is_integer():
+        rate = int(rate)
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not MIN_RATE <= rate <= MAX_RATE:
+        raise DataError(
+            f"the audio has a sampling rate of {shown(rate)}; a whole number, {MIN_RATE} to {MAX_RATE:,}, is expected"
+        )
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise Refused(f"the audio has {channels:,} channels; 1 to {MAX_CHANNELS} are decoded")
+    return int(rate)
+
+
+def _of_array(value: Any, rate: Any, budget: Budget) -> tuple[F32, int]:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"the audio is a list of channels that are not of one length ({shown(error)})") from error
+    if array.dtype.kind not in "uif" or array.ndim not in (1, 2):
+        raise DataError(f"the audio is an array of {array.dtype} and shape {array.shape}; samples are expected")
+    if array.ndim == 2 and array.shape[0] > array.shape[1]:
+        array = array.T
+    rate = _require_form(rate, 1 if array.ndim == 1 else array.shape[0])
+    budget.require("max_seconds", array.shape[-1] / rate, "the length in seconds of the audio")
+    return _mono(_floats(array) if array.ndim == 2 else _floats(array)[None]), rate
+
+
+def _floats(array: NDArray[Any]) -> NDArray[Any]:
+    """Samples from -1 to 1, as float32, or float64 if they come so."""
+    if array.dtype.kind == "f":
+        return array if array.dtype.itemsize >= 4 else array.astype(np.float32)
+    scale = _SCALES.get(array.dtype.name)
+    if scale is None:
+        raise DataError(f"the audio has samples of type {array.dtype}; floats, int16, int32 or uint8 are expected")
+    floats = array.astype(np.float32)
+    return (floats - 128.0) / scale if array.dtype == np.uint8 else floats / scale
+
+
+def _mono(channels: NDArray[Any]) -> F32:
+    """[channels, samples] to one channel."""
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is looked for later
+        if len(channels) == 1:
+            return np.ascontiguousarray(channels[0], dtype=np.float32)
+        mixed: F32 = channels.mean(axis=0, dtype=np.float32)
+        return mixed
+
+
+def _of_bytes(data: bytes, budget: Budget) -> tuple[F32, int]:
+    budget.require("max_bytes", len(data), "the size in bytes of the audio")
+    name = container_format(data, "audio")
+    require_whole(data, name)
+    if name not in _SOUNDFILE:
+        return _by_ffmpeg(data, budget)
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise SpecError(
+            f"audio takes the package soundfile, which does not load ({shown(error)}); {INSTALL}"
+        ) from error
+    try:
+        with soundfile.SoundFile(_Bytes(data)) as file:
+            return _by_soundfile(file, budget)
+    except soundfile.LibsndfileError as error:
+        # FFmpeg knows more codecs, and more ways in which these files are written.
+        try:
+            return _by_ffmpeg(data, budget)
+        except HeadraceError as other:
+            if isinstance(other, Refused):
+                raise
+            raise DataError(f"the {CONTAINERS[name]} audio cannot be decoded: {shown(error.error_string)}") from error
+
+
+class _Bytes(io.BytesIO):
+    """A seek to nowhere stays where it is, which libsndfile notices; an exception on that way would only be printed."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError, OSError):
+            return self.tell()
+
+
+def _by_soundfile(file: Any, budget: Budget) -> tuple[F32, int]:
+    rate, channels = _require_form(file.samplerate, file.channels), file.channels
+    clock = Clock(budget)
+    parts, got = [], 0
+    # Not by what the header says: that is only a number, for which the library would make room.
+    while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
+        clock.check()
+        got += len(block)
+        budget.require("max_seconds", got / rate, "the length in seconds of the audio")
+        parts.append(_mono(block.T) if channels > 1 else block[:, 0])
+        if len(block) < BLOCK:
+            break
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.float32)])), rate
+
+
+def _by_ffmpeg(data: bytes, budget: Budget) -> tuple[F32, int]:
+    from headrace.fetch.media.ffmpeg import opened, prepare
+
+    clock = Clock(budget)
+    with opened(data, "audio", clock) as container:
+        if not container.streams.audio:
+            raise DataError("the file has no audio in it")
+        stream = container.streams.audio[0]
+        prepare(stream, budget)
+        rate = _require_form(stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels)
+        parts, got = [], 0
+        for part in _frames(container.decode(stream), rate):
+            clock.check()
+            got += len(part)
+            budget.require("max_seconds", got / rate, "the length in seconds of the audio")
+            parts.append(part)
+    return np.concatenate(parts or [np.zeros(0, np.float32)]), rate
+
+
+def _frames(frames: Iterator[Any], rate: int) -> Iterator[F32]:
+    for frame in frames:
+        if frame.sample_rate != rate:
+            raise DataError(f"the audio changes its rate on the way, from {rate} to {frame.sample_rate}")
+        channels = frame.layout.nb_channels
+        array = frame.to_ndarray()
+        if not frame.format.is_planar:
+            array = array.reshape(-1, channels).T
+        yield _mono(_floats(array))

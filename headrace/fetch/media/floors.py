@@ -1,0 +1,34 @@
+"""Versions of decoders below which a known hole is open: said once in the log, and nothing more."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+
+class Floor(NamedTuple):
+    version: tuple[int, ...]
+    hole: str
+
+
+FLOORS = {
+    "Pillow": Floor((13, 0, 0), "CVE-2026-96639 (pixels of other images in multi-frame files) and GHSA-8g5g (JPEG)"),
+    "FFmpeg": Floor((8, 1, 3), "CVE-2026-107697 (playlists open other files) and CVE-2026-107695 (endless loops)"),
+}
+
+_SEEN: set[str] = set()
+
+
+def note_floor(name: str, version: str) -> None:
+    """Log it, once in this process, if `version` of `name` is older than its floor."""
+    if name in _SEEN:
+        return
+    _SEEN.add(name)
+    floor = FLOORS[name]
+    found = tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+    if found and found < floor.version:
+        wanted = ".".join(map(str, floor.version))
+        log.info("%s %s is in use; %s is closed in %s: upgrade when you can", name, version, floor.hole, wanted)

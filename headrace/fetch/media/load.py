@@ -1,0 +1,55 @@
+"""From a media value of a row to what a model takes, in one step: policy, bytes, decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.fetch.media.policy import MediaPolicy, open_media
+from headrace.fetch.media.sniff import Kind
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from headrace.fetch.media.video import Backend, Size
+
+
+def load_image(value: Any, policy: MediaPolicy) -> NDArray[np.uint8]:
+    """[height, width, 3]"""
+    from headrace.fetch.media.images import decode_image
+
+    return decode_image(_encoded(value, policy, "image"), policy)
+
+
+def load_image_tensor(value: Any, policy: MediaPolicy, size: int) -> torch.Tensor:
+    """[3, size, size], by the built-in resize and normalisation."""
+    from headrace.fetch.media.images import image_tensor, open_image
+
+    return image_tensor(open_image(_encoded(value, policy, "image"), policy, size=size), size)
+
+
+def load_video(
+    value: Any, policy: MediaPolicy, max_frames: int, size: Size = None, *, backend: Backend = "pyav"
+) -> NDArray[np.uint8]:
+    """[T, height, width, 3]"""
+    from headrace.fetch.media.video import decode_video
+
+    return decode_video(open_media(value, policy, "video"), max_frames, size, policy, backend=backend)
+
+
+def load_audio(value: Any, policy: MediaPolicy, sample_rate: int) -> NDArray[np.float32]:
+    """[samples]"""
+    from headrace.fetch.media.audio import decode_audio
+
+    if isinstance(value, Mapping) and value.get("array") is not None:
+        return decode_audio(value, sample_rate, policy)
+    return decode_audio(open_media(value, policy, "audio"), sample_rate, policy)
+
+
+def _encoded(value: Any, policy: MediaPolicy, kind: Kind) -> Any:
+    """The bytes that a value holds or names; PIL images and arrays as they are."""
+    if isinstance(value, Mapping | bytes | bytearray | memoryview | str) or hasattr(value, "__fspath__"):
+        return open_media(value, policy, kind)
+    return value

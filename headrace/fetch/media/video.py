@@ -1,0 +1,178 @@
+"""Videos: some frames, evenly spread over the whole, resized while they are decoded.
+
+Upright, as the file's rotation says. A video with fewer frames than are asked for gives all it has. One pass over the
+packets counts the frames and finds the key frames; one pass forward decodes, and leaps over what no frame needs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from headrace.errors import DataError, SpecError, shown
+from headrace.fetch.media.budget import DEFAULT, Budget, Clock
+from headrace.fetch.media.ffmpeg import LostWay, opened, prepare
+
+if TYPE_CHECKING:
+    import numpy as np
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+    from numpy.typing import NDArray
+
+    U8 = NDArray[np.uint8]
+
+Size = int | tuple[int, int] | None
+Backend = Literal["pyav", "torchcodec"]
+
+
+def decode_video(
+    data: bytes, max_frames: int, size: Size = None, budget: Budget = DEFAULT, *, backend: Backend = "pyav"
+) -> U8:
+    """At most `max_frames` frames, [T, height, width, 3]: the first, the last, and evenly chosen ones in between.
+
+    `size` is the side of a square, (height, width), or None for the video's own; frames are stretched to it. Frames
+    are counted, not timed, so one that stays for long counts once.
+    """
+    if isinstance(max_frames, bool) or not isinstance(max_frames, int) or max_frames < 1:
+        raise SpecError(f"max_frames={shown(max_frames)}: a whole number above 0 is expected")
+    if backend == "torchcodec":
+        from headrace.fetch.media.torch_video import decode_by_torchcodec
+
+        return decode_by_torchcodec(data, max_frames, size, budget)
+    if backend != "pyav":
+        raise SpecError(f"backend={shown(backend)!r}: 'pyav' or 'torchcodec' is expected")
+    try:
+        return _decode(data, max_frames, size, budget, seeks=True)
+    except LostWay:
+        return _decode(data, max_frames, size, budget, seeks=False)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """`most` numbers below `count`, from first to last, as even as whole numbers can be; all if there are fewer."""
+    if most >= count:
+        return list(range(count))
+    if most == 1:
+        return [(count - 1) // 2]
+    return [i * (count - 1) // (most - 1) for i in range(most)]
+
+
+class Index(NamedTuple):
+    """What a look at all packets tells."""
+
+    times: list[int] | None
+    """Of all frames, in order of showing; None where packets do not tell them, or tell the order of decoding."""
+    keys: list[int]
+    """Of key frames."""
+    num_frames: int
+
+
+def index_frames(container: InputContainer, stream: VideoStream, clock: Clock) -> Index:
+    times: list[int | None] = []
+    keys: list[int] = []
+    for packet in container.demux(stream):
+        if not packet.size or packet.is_discard:
+            continue
+        if packet.is_corrupt:
+            raise DataError(f"the video is damaged at frame {len(times)}")
+        times.append(packet.pts)
+        if packet.is_keyframe and packet.pts is not None:
+            keys.append(packet.pts)
+        if not len(times) % 256:
+            clock.check()
+            clock.budget.require("max_frames", len(times), "the number of frames")
+    clock.check()
+    clock.budget.require("max_frames", len(times), "the number of frames")
+    if not times:
+        raise DataError("the video has no frames")
+    known = sorted(time for time in times if time is not None)
+    if known and stream.time_base is not None:
+        seconds = float((known[-1] - known[0]) * stream.time_base)
+        clock.budget.require("max_seconds", seconds, "the length in seconds of the video")
+    exact = len(set(known)) == len(times) and container.format.name != "avi"
+    return Index(known if exact else None, sorted(keys), len(times))
+
+
+def video_stream(container: InputContainer) -> VideoStream:
+    cover = 0x400  # a still picture, such as the cover of a record
+    found = next((one for one in container.streams.video if not int(one.disposition) & cover), None)
+    if found is None:
+        raise DataError("the file has no video in it")
+    return found
+
+
+def _decode(data: bytes, max_frames: int, size: Size, budget: Budget, *, seeks: bool) -> U8:
+    import numpy as np
+
+    clock = Clock(budget)
+    with opened(data, "video", clock) as container:
+        stream = video_stream(container)
+        prepare(stream, budget)
+        index = index_frames(container, stream, clock)
+    wanted = spread(index.num_frames, max_frames)
+    with opened(data, "video", clock) as container:
+        stream = video_stream(container)
+        prepare(stream, budget)
+        if index.times is None or not seeks:
+            frames = _by_count(container.decode(stream), wanted)
+        else:
+            frames = _by_time(container, stream, [index.times[i] for i in wanted], index.keys)
+        found = []
+        for frame in frames:
+            clock.check()
+            found.append(_pixels(frame, size, budget))
+    if not found:
+        raise DataError("the video has no frames that can be decoded")
+    if len({frame.shape for frame in found}) > 1:
+        raise DataError("the video changes its size on the way; give a size to have all frames alike")
+    return np.stack(found)
+
+
+def _by_count(frames: Iterator[VideoFrame], wanted: list[int]) -> Iterator[VideoFrame]:
+    numbers = iter(wanted)
+    number = next(numbers)
+    for i, frame in enumerate(frames):
+        if i == number:
+            yield frame
+            number = next(numbers, -1)
+            if number < 0:
+                return
+
+
+def _by_time(
+    container: InputContainer, stream: VideoStream, wanted: list[int], keys: list[int]
+) -> Iterator[VideoFrame]:
+    frames: Iterator[VideoFrame] = container.decode(stream)
+    at: int | None = None
+    for time in wanted:
+        if at is not None and at >= time:
+            continue  # a frame in between was missing, and the one after it has been given
+        here = bisect_right(keys, time) - 1
+        leapt = here > 0 and (at is None or keys[here] > at)
+        if leapt:
+            container.seek(keys[here], stream=stream)
+            frames = container.decode(stream)
+        for frame in frames:
+            if frame.pts is None or (frame.pts > time if leapt else at is not None and frame.pts <= at):
+                raise LostWay
+            at, leapt = frame.pts, False
+            if at >= time:
+                yield frame
+                break
+
+
+def _pixels(frame: VideoFrame, size: Size, budget: Budget) -> U8:
+    import numpy as np
+    from av.video.reformatter import Interpolation
+
+    budget.require("max_pixels", frame.width * frame.height, "the number of pixels of a frame")
+    turns = round(frame.rotation / 90) % 4
+    height, width = (size, size) if isinstance(size, int) else size or (0, 0)
+    if turns % 2:
+        height, width = width, height
+    shape: dict[str, Any] = {"width": width, "height": height} if width else {}
+    # Without the last two, frames come out darker by one or two levels.
+    how = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
+    pixels: Any = frame.reformat(**shape, format="rgb24", interpolation=how, threads=1).to_ndarray()
+    return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels

@@ -1,0 +1,62 @@
+"""The chunks of a pool that are open, each read when the first row of it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.fetch.chunk import OpenChunk, in_place
+from headrace.fetch.plan import Chunk, Order
+from headrace.fetch.pool import Draws, Slot
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+
+class Shelves(Protocol):
+    """Where chunks come from: shards that are fetched, opened and let go as they are needed."""
+
+    def plan(self, numbers: I64, cold: int) -> None: ...
+    def want(self, numbers: Iterable[int]) -> None: ...
+    def open(self, chunk: Chunk, order: I64, epoch: int) -> OpenChunk: ...
+    def keep_only(self, needed: set[int], saved: set[int]) -> None: ...
+    def close(self) -> None: ...
+
+
+class OpenChunks:
+    def __init__(self, shelf: Shelves, label: Callable[[int], str]) -> None:
+        self._shelf, self._label = shelf, label
+        self._open: dict[Slot, OpenChunk] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def want(self, done: Draws) -> None:
+        """Have the shards of these draws fetched in the background."""
+        self._shelf.want(slot.chunk.shard for slot in done.slots if slot not in self._open)
+
+    def of(self, slot: Slot, slots: Iterable[Slot], order: Order) -> OpenChunk:
+        """The chunk of a slot, out of all the slots that are held."""
+        found = self._open.get(slot)
+        if found is None:
+            if slot.chunk.skip:
+                # Slices of a row group are read in one pass, so those before this one come first.
+                place = slot.chunk.shard, slot.chunk.group
+                before = [s for s in slots if (s.chunk.shard, s.chunk.group) == place and s is not slot]
+                for other in before[: sum(s.chunk.skip < slot.chunk.skip for s in before)]:
+                    if other not in self._open:
+                        self._open[other] = self.read(other.chunk, order)
+            found = self._open[slot] = self.read(slot.chunk, order)
+        return found
+
+    def read(self, chunk: Chunk, order: Order) -> OpenChunk:
+        with in_place(self._label(chunk.shard), chunk):
+            return self._shelf.open(chunk, order.rows_of(chunk), order.epoch)
+
+    def keep_only(self, slots: Iterable[Slot]) -> None:
+        live = set(slots)
+        for slot in [slot for slot in self._open if slot not in live]:
+            self._open.pop(slot).close()
+
+    def close(self) -> None:
+        self.keep_only(())

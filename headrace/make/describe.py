@@ -1,0 +1,45 @@
+"""How rows become tokens, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from headrace.errors import SpecError, shown
+
+Backend = Literal["auto", "reference", "fast"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenize:
+    """Which tokenizer, and what it puts around each document."""
+
+    tokenizer: str
+    """A folder with a tokenizer.json, such a file, or a model on the Hub."""
+    bos: bool | None = None
+    """Begin each document with the bos token; None: only where the tokenizer does so by itself."""
+    eos: bool | None = None
+    """End each document with the eos token; None: wherever the tokenizer has one."""
+    backend: Backend = "auto"
+    """`reference` is the tokenizers library, `fast` is fastokens; `auto` takes the fast one while it gives the same."""
+    column: str | None = None
+    """The column that holds the text; None: the one the source names."""
+    threads: int | None = None
+    """Of each tokenizer library in this process; None: what the library takes, and one for the fast backend."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tokenizer, str) or not self.tokenizer.strip() or "\0" in self.tokenizer:
+            raise SpecError(
+                f"tokenizer={shown(self.tokenizer)!r}: the path of a folder with a tokenizer.json, of such a file, or "
+                f"the name of a model on the Hub like 'org/name' is expected"
+            )
+        for name, value in (("bos", self.bos), ("eos", self.eos)):
+            if not (value is None or isinstance(value, bool)):
+                raise SpecError(f"{name}={shown(value)!r}: it is true, false, or left out to do as the tokenizer does")
+        if self.backend not in BACKENDS:
+            raise SpecError(f"backend={shown(self.backend)!r} is not a backend; backends: {', '.join(BACKENDS)}")
+        if self.column is not None and (not isinstance(self.column, str) or not self.column):
+            raise SpecError(f"column={shown(self.column)!r}: the name of a column is expected, or none at all")
+        if self.threads is not None and (type(self.threads) is not int or not 1 <= self.threads <= 1024):
+            raise SpecError(f"threads={shown(self.threads)!r}: a whole number from 1 to 1024 is expected")

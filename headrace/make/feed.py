@@ -1,0 +1,221 @@
+"""One source in one lane: rows are drawn ahead, made ready in blocks, and given out one by one.
+
+The state is the consumer's. What lies ready is no part of it, and is made again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from itertools import repeat
+
+from headrace.errors import HeadraceError, StateError, shown
+from headrace.fetch.block import RowBlock, gather, pick
+from headrace.fetch.cursor import Cursor
+from headrace.fetch.open_chunks import OpenChunks
+from headrace.fetch.plan import Chunk, Order
+from headrace.fetch.pool import Draws, Pool
+from headrace.fetch.sources import Opened
+from headrace.make.groups import Groups
+from headrace.make.prepare import Prepare, Ready, Samples
+from headrace.stage import State
+
+MOST_ROWS = 256
+BLOCK_BYTES = 1 << 20
+"""Rows are made ready in blocks of at most so many rows, and of about so many bytes."""
+FIRST_ROWS = 4
+"""...that start small and double: the first batch after a resume waits for its own rows only."""
+KEPT_BLOCKS = 8
+"""The shards of so many blocks back are kept: the state that was saved last may still need them."""
+
+
+class Feed:
+    def __init__(
+        self,
+        number: int,
+        source: Opened,
+        pool: Pool,
+        prepare: Prepare,
+        skipped: frozenset[tuple[str, int]] = frozenset(),
+        by_range: bool = False,
+    ) -> None:
+        """`skipped`: rows, by shard and number, that are passed over. `by_range`: shards are not fetched whole."""
+        self.number, self._source, self._pool, self._prepare, self._skipped = number, source, pool, prepare, skipped
+        self._by_range = by_range
+        self._cursor = Cursor(pool)
+        self._open: OpenChunks | None = None
+        self._groups: Groups | None = None
+        self._closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self._ready: deque[Ready] = deque()
+        self._rows = FIRST_ROWS
+        self._planned = -1
+        self._recent: deque[set[int]] = deque(maxlen=KEPT_BLOCKS)
+
+    def next(self) -> Ready | None:
+        """The next row, or None where the source has ended. Where it fails, the next call tries the same row again."""
+        if self._cursor.is_barren or not (self._ready or self._more()):
+            return None
+        row = self._ready.popleft()
+        self._cursor.take()
+        if row.samples:
+            self._cursor.sampled()
+        return row
+
+    def has_more(self) -> bool:
+        """Whether there are rows to come; whether they give samples, nobody knows before."""
+        return not self._cursor.is_barren and (bool(self._ready) or self._cursor.has_more())
+
+    def fetch(self, places: Sequence[tuple[int, int]]) -> list[Ready]:
+        """Rows by (epoch, position), made ready again: those that a packer held."""
+        found: dict[tuple[int, int], Ready] = {}
+        by_chunk: dict[tuple[int, int], tuple[Chunk, list[int]]] = {}
+        for epoch, position in sorted(set(places)):
+            try:
+                chunk = self._pool.orders(epoch).chunk_at(position)
+            except IndexError:
+                raise StateError(
+                    f"the state holds position {position} of {self._source.spec}, which it does not have"
+                ) from None
+            by_chunk.setdefault((epoch, chunk.start), (chunk, []))[1].append(position)
+        for (epoch, _), (chunk, positions) in by_chunk.items():
+            for row in self._fetch_from(chunk, self._pool.orders(epoch), positions):
+                found[row.epoch, row.position] = row
+        return [found[place] for place in places]
+
+    def _fetch_from(self, chunk: Chunk, order: Order, positions: list[int]) -> list[Ready]:
+        opened = self._opened()
+        slot = next((s for s in self._pool.slots if s.chunk == chunk), None) if order is self._pool.order else None
+        data = opened.read(chunk, order) if slot is None else opened.of(slot, self._pool.slots, order)
+        try:
+            turns = [p - chunk.start for p in positions]
+            block = pick(data, turns, self._source.spec, order.epoch, self._prepare.arrays)
+            samples = self._prepared(self._grouped(block, {chunk.shard}))
+        finally:
+            if slot is None:
+                data.close()
+        return self._made(order.epoch, positions, block.places, samples)
+
+    # --- ahead
+
+    def _more(self) -> bool:
+        """Make the next block ready. One that fails is tried again row by row: what comes before a bad row is given."""
+        while True:
+            drawn = self._cursor.ahead(self._most())
+            if drawn is None:
+                return False
+            mark, done = drawn
+            try:
+                self._make(done)
+            except BaseException as error:
+                self._cursor.undo(mark)
+                if done.count == 1 or not isinstance(error, Exception):
+                    raise
+                self._rows = 1
+                continue
+            self._rows = min(2 * self._rows, MOST_ROWS)
+            return True
+
+    def _most(self) -> int:
+        held = [slot.chunk for slot in self._pool.slots]
+        if not held:
+            return min(self._rows, FIRST_ROWS)
+        row_bytes = sum(chunk.nbytes for chunk in held) // sum(chunk.rows for chunk in held)
+        return max(1, min(self._rows, BLOCK_BYTES // max(row_bytes, 1)))
+
+    def _make(self, done: Draws) -> None:
+        opened = self._opened()
+        if self._planned != done.epoch:
+            self._shelf.plan(self._pool.shards_to_come(), self._pool.size.chunks)
+            self._planned = done.epoch
+        opened.want(done)
+        chunk_of = partial(opened.of, slots=done.slots, order=self._pool.order)
+        block = gather(chunk_of, done, self._source.spec, self._prepare.arrays)
+        samples = self._prepared(self._grouped(block, {slot.chunk.shard for slot in done.slots}))
+        made = self._made(done.epoch, done.positions.tolist(), block.places, samples)
+        if len(opened) > len(self._pool.slots):
+            opened.keep_only(self._pool.slots)
+        self._recent.append(self._pool.shards_in_use())
+        self._shelf.keep_only(self._recent[-1], set().union(*self._recent))
+        self._ready.extend(made)  # last: what was drawn is undone where anything above fails
+
+    def _prepared(self, block: RowBlock) -> list[Samples]:
+        """What goes wrong in there says at which row, and is never taken for the end of the data."""
+        try:
+            return self._prepare(block)
+        except BaseException as error:
+            first, more = shown(block.addresses[0], 1000), f" and {len(block) - 1} more" if len(block) > 1 else ""
+            if isinstance(error, StopIteration):
+                said = f"StopIteration while {first}{more} was made ready: {error}"
+                raise RuntimeError(said) from error  # noqa: TRY004 - no type was wrong
+            if not isinstance(error, HeadraceError):
+                error.add_note(f"while {first}{more} was made ready")
+            raise
+
+    def _grouped(self, block: RowBlock, shards: set[int]) -> RowBlock:
+        """Where rows belong together: each row that a group begins with as all of its rows, None for the others."""
+        column = getattr(self._prepare, "group_by", None)
+        if column is None:
+            return block
+        if self._groups is None:
+            self._groups = Groups(self._pool.counts, self._pool.rules, column, self._shelf.open)
+        numbers = {self._source.label(shard): shard for shard in shards}
+        rows = [self._groups.of(numbers[label], row) for label, row in block.places]
+        return RowBlock(block.source, block.epoch, {"rows": rows}, *zip(*block.places, strict=True))
+
+    def _made(
+        self, epoch: int, positions: list[int], places: list[tuple[str, int]], samples: list[Samples]
+    ) -> list[Ready]:
+        if self._skipped:
+            samples = [() if place in self._skipped else s for place, s in zip(places, samples, strict=True)]
+        shards, rows = zip(*places, strict=True)
+        return list(map(Ready, repeat(self.number), repeat(epoch), positions, shards, rows, samples))
+
+    def _opened(self) -> OpenChunks:
+        """Opened when first used: a lane that only waits for its turn holds no file and no thread."""
+        if self._closed:
+            raise HeadraceError(f"{self._source.spec}: this feed was closed")
+        if self._open is None:
+            self._shelf = self._source.shelf(self._prepare.columns, self._by_range)
+            self._shelf.plan(self._pool.shards_to_come(), self._pool.size.chunks)
+            self._planned = self._pool.epoch
+            self._open = OpenChunks(self._shelf, self._source.label)
+        return self._open
+
+    # --- state
+
+    def state_dict(self) -> State:
+        return self._cursor.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self._cursor.load_state_dict(state)
+        self._let_go()
+        self._start()
+
+    def close(self) -> None:
+        """State can still be asked for, rows no more."""
+        self._let_go()
+        self._closed = True
+
+    def _let_go(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._shelf.close()
+            self._open = None
+            self._groups = None
+
+
+class CountingFeed(Feed):
+    """Draws rows and reads none: each counts as one sample. Good to see where a state lies."""
+
+    def _make(self, done: Draws) -> None:
+        self._ready.extend(self._counted(done.epoch, done.positions.tolist()))
+
+    def fetch(self, places: Sequence[tuple[int, int]]) -> list[Ready]:
+        return [row for epoch, position in places for row in self._counted(epoch, [position])]
+
+    def _counted(self, epoch: int, positions: list[int]) -> list[Ready]:
+        return [Ready(self.number, epoch, position, "", -1, (None,)) for position in positions]

@@ -1,0 +1,125 @@
+"""Images and videos to be made: from words, from an image, by editing; of two candidates, the one people liked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+from headrace.make.draft import Draft, Formatted
+from headrace.make.fields import Row, first_of
+from headrace.make.formatters.base import Tokens, flag_of, formatter
+from headrace.make.formatters.media import show
+from headrace.make.values import as_text, is_media, joined, listed, media_list, media_status, texts
+
+Made: TypeAlias = Literal["image", "video"]
+
+_ASK = {"image": "Generate an image", "video": "Generate a video"}
+EDIT = "Edit this image"
+ANIMATE = "Animate this image."
+_PROMPTS = ("prompt", "Text_Prompt", "text", "caption", "name")
+
+
+@formatter
+def format_generation(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
+    """What is asked for and what was made. A row of prompts alone teaches only when to make something."""
+    sources = _sources(row)
+    edited = row.find("target_image")
+    instruction = row.text("instruction", "instruction", "edit_prompt", "edit_instruction")
+    if sources and instruction.strip() and (is_media(edited) or not _is_video(row)):
+        yield _sample(row, tokens, "image", instruction, sources, edited)
+        return
+    if _is_video(row):
+        yield from _videos(row, tokens, sources)
+        return
+    made = _liked(row, "image") if row.is_mapped("image_a") else _one(row.find("image"))
+    for prompt in texts(_prompt(row)):
+        yield _sample(row, tokens, "image", prompt, sources, made)
+
+
+def _videos(row: Row, tokens: Tokens, sources: list[Any]) -> Iterator[Formatted | None]:
+    """Of a video with several clips, one sample of each."""
+    made = _liked(row, "video")
+    found = texts(_prompt(row))
+    clips = listed(row.find("clip")) if row.is_mapped("clip") else None
+    if not found and sources and made is not None:
+        found = [ANIMATE]
+    if not isinstance(clips, list) or len(clips) != len(found):
+        clips = [None] * len(found)
+    shot = joined(
+        f"Shot: {row.text('shot')}" if row.is_mapped("shot") and row.text("shot") else "",
+        f"Camera: {row.text('camera')}" if row.is_mapped("camera") and row.text("camera") else "",
+        by="\n",
+    )
+    for prompt, clip in zip(found, clips, strict=True):
+        yield _sample(row, tokens, "video", joined(prompt, shot, by="\n"), sources, made, clip)
+
+
+def _sample(
+    row: Row, tokens: Tokens, kind: Made, prompt: str, sources: list[Any], made: Any, clip: Any = None
+) -> Formatted | None:
+    edits = kind == "image" and bool(sources)
+    ask = prompt if prompt == ANIMATE else f"{EDIT if edits else _ASK[kind]}: {prompt}"
+    draft = Draft(tokens)
+    draft.mark("user_start")
+    show(draft, "image", sources)
+    draft.put(ask)
+    draft.mark("user_end")
+    draft.mark("assistant_start")
+    for mark in (f"gen_{kind}", f"gen_{kind}_end", "assistant_end"):
+        draft.mark(mark, learned=True)
+    targets = {f"gen_{kind}s": made if is_media(made) else None, f"has_{kind}_gen": True}
+    return draft.sample("generation", is_training=flag_of(row), gen_prompts=prompt, clip=clip, **targets)
+
+
+# --- what the row has
+
+
+def _prompt(row: Row) -> Any:
+    """One prompt, or several where the row has several clips; else a text that looks like a list is a text."""
+    value = row.find("prompt", *_PROMPTS)
+    if isinstance(value, str) and not row.is_mapped("clip"):
+        return [value]
+    found = listed(value)
+    return found if isinstance(found, list) else [as_text(value)]
+
+
+def _sources(row: Row) -> list[Any]:
+    """The image that is edited or set in motion. An address must be one: a heading among the rows is none."""
+    if row.is_mapped("source_image_url"):
+        value = row.find("source_image_url")
+        return [value] if isinstance(value, str) and media_status(value) == "url" else []
+    return media_list(row.find("source_image"))
+
+
+def _is_video(row: Row) -> bool:
+    """Whether a video is made: the row has one, or the map says that it should have."""
+    names = ("video", "video_a", "video_url", "video_path", "video_id")
+    if any(row.is_mapped(name) for name in names) or row.text("makes") == "video":
+        return True
+    if row.is_mapped("image") or row.is_mapped("image_a"):
+        return False
+    return is_media(first_of(row, "video", "video_url")) or is_media(row.find("video_a", "video1"))
+
+
+def _liked(row: Row, kind: Made) -> Any:
+    """The better of two; the first where nobody can tell. Without a pair, the one there is."""
+    pair = row.find(f"{kind}_a", f"{kind}1"), row.find(f"{kind}_b", f"{kind}2")
+    if is_media(pair[0]) and is_media(pair[1]):
+        scores = [_score(row, f"score_{side}", number) for side, number in (("a", 1), ("b", 2))]
+        return pair[1] if scores[1] > scores[0] else pair[0]
+    made = first_of(row, "video", "video_path", "video_url", "video_id") if kind == "video" else row.find("image")
+    made = pair[0] if not is_media(made) and is_media(pair[0]) else made
+    if row.is_mapped("video_url") and isinstance(made, str) and media_status(made) == "id":
+        return None
+    return _one(made)
+
+
+def _score(row: Row, name: str, number: int) -> float:
+    value = row.find(name, f"weighted_results{number}_*")
+    values = value if isinstance(value, list | tuple) else [value]
+    return sum(v for v in values if isinstance(v, int | float) and abs(v) < 1e9)
+
+
+def _one(value: Any) -> Any:
+    """A single medium out of a list of one."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value

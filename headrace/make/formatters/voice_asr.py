@@ -1,0 +1,33 @@
+"""Speech to text, and words about sounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.make.clean import cleaner
+from headrace.make.draft import Draft, Formatted
+from headrace.make.fields import Row, first_of
+from headrace.make.formatters.base import Tokens, flag_of, formatter
+from headrace.make.turns import Piece, Turn, turn
+from headrace.make.values import as_text, is_media, texts
+
+TRANSCRIBE = "Transcribe this audio."
+DESCRIBE = "Describe this audio."
+
+
+@formatter
+def format_voice_asr(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
+    """A recording and what is said in it; where a map names a caption, what there is to hear in it."""
+    audio = first_of(row, "audio", "audio_id")
+    said = as_text(first_of(row, "transcript", "text"))
+    described = row.is_mapped("caption") or not said.strip()
+    if described:
+        said = ", ".join(texts(row.find("caption", "caption", "captions")))
+    if row.is_mapped("clean"):
+        said = cleaner(row.text("clean"))(said)
+    if not is_media(audio) or not said.strip():
+        return
+    draft = Draft(tokens)
+    draft.turn(Turn("user", (Piece("audio", "", audio), Piece("text", DESCRIBE if described else TRANSCRIBE))))
+    draft.turn(turn("assistant", said, tagged=False))
+    yield draft.sample("voice_asr", is_training=flag_of(row), has_asr=None if described else True)

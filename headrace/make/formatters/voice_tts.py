@@ -1,0 +1,40 @@
+"""Text to speech: the recording is the target, a second one may say whose voice it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.make.clean import cleaner
+from headrace.make.draft import Draft, Formatted
+from headrace.make.fields import Row
+from headrace.make.formatters.base import Tokens, flag_of, formatter
+from headrace.make.turns import turn
+from headrace.make.values import is_media
+
+READ = "Read this text aloud"
+
+
+@formatter
+def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
+    """A text to be read out, in the manner that the row describes."""
+    audio = row.find("audio")
+    spoken = row.text("text") if row.is_mapped("text") else row.text("spoken")
+    if row.is_mapped("clean"):
+        spoken = cleaner(row.text("clean"))(spoken)
+    if not is_media(audio) or not spoken.strip():
+        return
+    style = row.text("style", "style", "text_description").strip().rstrip(".")
+    draft = Draft(tokens)
+    draft.turn(turn("user", f"{READ} ({style}): {spoken}" if style else f"{READ}: {spoken}"))
+    draft.mark("assistant_start")
+    draft.mark("gen_audio", learned=True)
+    draft.mark("gen_audio_end", learned=True)
+    draft.mark("assistant_end", learned=True)
+    reference = row.find("speaker_ref")
+    yield draft.sample(
+        "voice_tts",
+        is_training=flag_of(row),
+        target_audio=audio,
+        speaker_ref=reference if is_media(reference) else None,
+        has_tts=True,
+    )

@@ -1,0 +1,74 @@
+"""Rows that belong together: those that follow each other in a file with the same value in one column.
+
+The first row of a group stands for all of it, and the others give nothing. That depends on the file alone, so shuffle,
+lanes, resume and re-deal need to know nothing about groups.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import DataError, shown
+from headrace.fetch.chunk import OpenChunk
+from headrace.fetch.plan import WINDOW_BITS, Chunk, Counts, Order, Rules
+
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+KEPT_CHUNKS = 32
+MOST_ROWS = 10_000
+"""A group of more rows is refused: the column is no group column, or someone means us ill."""
+
+
+class Groups:
+    def __init__(self, counts: Counts, rules: Rules, column: str, read: Callable[[Chunk, I64, int], OpenChunk]) -> None:
+        """`read`: a chunk, the order of its rows, an epoch."""
+        in_file_order = replace(rules, shuffle=False, shard_window=1, coordinate="windows", limit=None)
+        self._order = Order(counts, in_file_order, 0)
+        self._counts, self._column, self._read = counts, column, read
+        self._kept: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
+
+    def of(self, shard: int, row: int) -> list[dict[str, Any]] | None:
+        """The rows of the group that begins with this row; None: it begins before."""
+        value = self._value(shard, row)
+        if row and self._value(shard, row - 1) == value:
+            return None
+        found = [self._row(shard, row)]
+        rows = int(self._counts.groups(shard)[0].sum())
+        while row + len(found) < rows and self._value(shard, row + len(found)) == value:
+            found.append(self._row(shard, row + len(found)))
+            if len(found) > MOST_ROWS:
+                raise DataError(
+                    f"more than {MOST_ROWS} rows from row {row} on have the same {shown(self._column)!r}; "
+                    f"rows are grouped by a column that changes more often"
+                )
+        return found
+
+    def _value(self, shard: int, row: int) -> Any:
+        found = self._row(shard, row)
+        if self._column not in found:
+            raise DataError(f"row {row} has no column {shown(self._column)!r} to group rows by")
+        return found[self._column]
+
+    def _row(self, shard: int, row: int) -> dict[str, Any]:
+        chunk = self._order.chunk_at((shard << WINDOW_BITS) + row)
+        rows = self._kept.pop(chunk.start, None)
+        if rows is None:
+            rows = self._rows(chunk)
+        self._kept[chunk.start] = rows
+        if len(self._kept) > KEPT_CHUNKS:
+            self._kept.popitem(last=False)
+        return rows[row - chunk.first]
+
+    def _rows(self, chunk: Chunk) -> list[dict[str, Any]]:
+        opened = self._read(chunk, self._order.rows_of(chunk), 0)
+        try:
+            part = opened.part(0, chunk.rows)
+        finally:
+            opened.close()
+        if isinstance(part, list):
+            return part
+        return [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]

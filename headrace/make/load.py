@@ -1,0 +1,161 @@
+"""Where tokenizers come from: a folder, a file, the Hub, an object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.catalog.source import REPO
+from headrace.errors import DataError, NotAllowed, NotFound, SpecError, Unreachable, shown
+
+if TYPE_CHECKING:
+    import tokenizers
+
+FILE, CONFIG, TOKEN_MAP = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+INSTALL = "pip install 'headrace[tokenizers]'"
+AN_OBJECT = "an object"
+
+
+class Names(NamedTuple):
+    """What a tokenizer.json does not say about its tokenizer."""
+
+    bos: str | None = None
+    eos: str | None = None
+    pad: str | None = None
+    adds_bos: bool | None = None
+    """Whether documents begin with bos, where that is said apart from the post-processor."""
+    split_special: bool = False
+    """Special tokens that stand in a text are read as plain text."""
+
+
+def by_name(name: str) -> tuple[tokenizers.Tokenizer, Names]:
+    path = Path(name).expanduser()
+    if path.is_file():
+        siblings = path.parent if path.name == FILE else None
+        return parse(_text(path), path), _names(lambda other: siblings / other if siblings else None)
+    if path.is_dir():
+        if not (path / FILE).is_file():
+            return _by_transformers(name, f"{shown(name)} has no {FILE}")
+        return parse(_text(path / FILE), path / FILE), _names(lambda other: path / other)
+    if name.startswith(("/", ".", "~")) or name.endswith(".json") or not REPO.fullmatch(name) or ".." in name:
+        raise NotFound(
+            f"tokenizer {shown(name)!r}: there is no such file or folder, and it is not a name on the Hub like "
+            f"'org/name'; check the path"
+        )
+    return _from_hub(name)
+
+
+def _from_hub(name: str) -> tuple[tokenizers.Tokenizer, Names]:
+    """The same files as in a folder, so that a name and its download give the same tokenizer."""
+    path = _download(name, FILE, None)
+    if path is None:
+        return _by_transformers(name, f"the model {shown(name)} on the Hub has no {FILE}")
+    commit = path.parent.name
+    return parse(_text(path), path), _names(lambda other: _download(name, other, commit))
+
+
+def _download(name: str, file: str, commit: str | None) -> Path | None:
+    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+
+    if commit and not isinstance(try_to_load_from_cache(name, file, revision=commit), str | None):
+        return None  # it is known that there is none
+    what = f"tokenizer {shown(name)!r}"
+    try:
+        return Path(hf_hub_download(name, file, revision=commit))
+    except errors.GatedRepoError as error:
+        raise NotAllowed(
+            f"{what}: the model is gated; accept its terms on the Hub, then run `hf auth login`"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise NotFound(
+            f"{what}: neither a file or folder here nor a model on the Hub that may be read; check the name, or run "
+            f"`hf auth login` if it is private"
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        if file == TOKEN_MAP:
+            return None  # an older form of what the other file says
+        raise Unreachable(
+            f"{what}: it is no file or folder here, {file} of a model of that name is not in the cache, and the Hub "
+            f"cannot be asked ({shown(error)})"
+        ) from error
+    except errors.EntryNotFoundError:
+        return None
+    except (errors.HfHubHTTPError, OSError) as error:
+        raise Unreachable(
+            f"{what}: the Hub did not give {file} ({shown(error)}); try again, or give a folder"
+        ) from error
+
+
+def _by_transformers(name: str, why: str) -> tuple[tokenizers.Tokenizer, Names]:
+    """For those without a tokenizer.json, which transformers may be able to convert. Their own code is never run."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise SpecError(f"{why}, and to convert what it has takes transformers; {INSTALL}") from error
+    try:
+        found = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:
+        raise SpecError(f"{why}, and transformers cannot make a fast tokenizer of it: {shown(error)}") from error
+    return from_object(found)
+
+
+def from_object(what: object) -> tuple[tokenizers.Tokenizer, Names]:
+    if getattr(what, "is_fast", None) is False:
+        raise SpecError(
+            f"{type(what).__name__} is a slow tokenizer, which runs in Python and cannot be used here; open its fast "
+            f"form with AutoTokenizer.from_pretrained(..., use_fast=True)"
+        )
+    core: Any = getattr(what, "backend_tokenizer", what)
+    if not hasattr(core, "to_str"):
+        raise SpecError(
+            f"{type(what).__name__} is no tokenizer; a path, a Hub name, a tokenizers.Tokenizer or a fast tokenizer of "
+            f"transformers is expected"
+        )
+    words = (getattr(what, f"{name}_token", None) for name in ("bos", "eos", "pad"))
+    bos, eos, pad = (None if word is None else str(word) for word in words)
+    split = bool(getattr(core, "encode_special_tokens", False))
+    return parse(core.to_str(), AN_OBJECT), Names(bos, eos, pad, split_special=split)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{shown(path)}: it cannot be read as text ({shown(error)})") from error
+
+
+def parse(text: str, where: object) -> tokenizers.Tokenizer:
+    try:
+        from tokenizers import Tokenizer as Core
+    except ImportError as error:
+        raise SpecError(f"tokenizing needs the package tokenizers, which is not installed; {INSTALL}") from error
+    try:
+        return Core.from_str(text)
+    except Exception as error:
+        raise DataError(f"{shown(where)}: it is no {FILE} that tokenizers can read ({shown(error)})") from error
+
+
+def _names(find: Callable[[str], Path | None]) -> Names:
+    """From the files that lie beside a tokenizer.json."""
+    found = _read(find(CONFIG))
+    if "eos_token" not in found:
+        found = _read(find(TOKEN_MAP)) | found
+    words = (found.get(f"{name}_token") for name in ("bos", "eos", "pad"))
+    bos, eos, pad = (word.get("content") if isinstance(word, dict) else word for word in words)
+    adds_bos = found.get("add_bos_token")
+    split = found.get("split_special_tokens") is True
+    return Names(bos, eos, pad, adds_bos if isinstance(adds_bos, bool) else None, split)
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None or not path.is_file():
+        return {}
+    try:
+        found = json.loads(_text(path))
+    except ValueError as error:
+        raise DataError(f"{shown(path)}: it is not JSON ({shown(error)})") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{shown(path)}: it holds no JSON object")
+    return {key: value for key, value in found.items() if value is not None}

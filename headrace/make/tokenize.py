@@ -1,0 +1,248 @@
+"""From texts to tokens, with bos and eos."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace.errors import DataError, SpecError, shown
+from headrace.make import backends
+from headrace.make.describe import Tokenize
+from headrace.make.load import AN_OBJECT, CONFIG, Names, by_name, from_object, parse
+from headrace.run import limit_tokenizer_threads
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from headrace.make.backends import Ids, Offsets
+
+log = logging.getLogger(__name__)
+
+
+class TextError(DataError):
+    """A text that cannot be tokenized; `index` is its place in the list that was given."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"text {index} of the list {why}")
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _text_error, (type(self), self.index, str(self))
+
+
+class NotText(TextError, TypeError):
+    """Something that is no string where a text belongs."""
+
+
+class Tokenizer:
+    """Turns texts into ids, with bos and eos as the description wants them. Made by `open_tokenizer`."""
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, names: Names, how: Tokenize, backend: str | None = None
+    ) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = names.split_special
+        for name in ("dropout", "alpha"):
+            if getattr(tokenizer.model, name, None):
+                raise SpecError(
+                    f"the tokenizer has {name}={getattr(tokenizer.model, name)}: it gives other ids each time, and no "
+                    f"run could be repeated; set model.{name} to null in its tokenizer.json"
+                )
+        self._tokenizer, self._names, self.how = tokenizer, names, how
+        self.vocab_size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        """One more than the highest id."""
+        before, after = _template(tokenizer)
+        self.bos_id = self._id(names.bos) if names.bos else next(iter(before), None)
+        self.eos_id = self._id(names.eos) if names.eos else next(reversed(after), None)
+        self.pad_id = self._id(names.pad) if names.pad else None
+        self._before, self._after = self._start(before), self._end(after)
+        self._fingerprint = ""
+        self._encoder = backends.choose(tokenizer, backend or how.backend)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.how.tokenizer!r}, vocab_size={self.vocab_size}, backend={self.backend!r})"
+
+    @property
+    def backend(self) -> str:
+        """Which library is at work: `reference` or `fast`."""
+        return "fast" if getattr(self._encoder, "is_fast", False) else "reference"
+
+    @property
+    def fingerprint(self) -> str:
+        """Two tokenizers with the same one give the same ids. It hangs on neither path, library nor process."""
+        if not self._fingerprint:
+            whole = json.loads(self._tokenizer.to_str())
+            parts = [whole.get(name) for name in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
+            rest = [self._before, self._after, self._names.split_special, self.how.column]
+            text = json.dumps([parts, rest], sort_keys=True, separators=(",", ":"))
+            self._fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return self._fingerprint
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text. Nothing is ever cut off."""
+        ids, offsets = self.encode_flat(texts)
+        bounds = offsets.tolist()
+        # Copies: a short text that is kept for long would keep the ids of all others with it.
+        return [ids[start:stop].copy() for start, stop in pairwise(bounds)]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[Ids, Offsets]:
+        """The ids of all texts in one array; text i has those from offsets[i] to offsets[i + 1]."""
+        _check(texts)
+        try:
+            ids, offsets = self._encoder.encode_flat(texts)
+        except BaseException as error:
+            if not backends.is_failure(error) or isinstance(error, SpecError):
+                raise
+            self._blame(texts, error)
+        return _framed(ids, offsets, self._before, self._after)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew from its JSON: the path may lead nowhere where this arrives. What was found to differ here differs
+        # there as well.
+        backend = None if self.backend == "fast" else "reference"
+        return _remake, (self._tokenizer.to_str(), self._names, self.how, backend, self.fingerprint)
+
+    def _blame(self, texts: Sequence[str], error: BaseException) -> NoReturn:
+        for i, text in enumerate(texts):
+            try:
+                text.encode()
+            except UnicodeEncodeError as wrong:
+                why = f"holds half of a surrogate pair at character {wrong.start}, which is no Unicode text"
+                raise TextError(i, f"{why}; drop the row, or repair it where it was written") from error
+        for i, text in enumerate(texts):
+            try:
+                self._encoder.encode_flat([text])
+            except BaseException as wrong:
+                if not backends.is_failure(wrong):
+                    raise
+                raise TextError(i, f"cannot be tokenized: the tokenizer says {shown(wrong)!r}") from wrong
+        raise DataError(f"{len(texts)} texts cannot be tokenized together: {shown(error)!r}") from error
+
+    def _id(self, token: str) -> int | None:
+        return self._tokenizer.token_to_id(token)
+
+    def _start(self, before: list[int]) -> list[int]:
+        """What every document begins with; `before`: what the post-processor puts there."""
+        bos, own = self.how.bos, self._names.adds_bos
+        if bos is None and own is None:
+            return before
+        if not (own if bos is None else bos):
+            return []
+        if self.bos_id is None and bos:
+            raise _no_token("bos", self._names.bos)
+        if self.bos_id is None or self.bos_id in before:
+            return before
+        return [self.bos_id]
+
+    def _end(self, after: list[int]) -> list[int]:
+        """What every document ends with; `after`: what the post-processor puts there."""
+        if self.how.eos is False:
+            return []
+        if self.eos_id is None and (self.how.eos or self._names.eos):
+            raise _no_token("eos", self._names.eos)
+        if self.eos_id is None:
+            log.info("the tokenizer names no eos token: documents follow each other without one")
+            return after
+        return after if self.eos_id in after else [self.eos_id]
+
+
+def open_tokenizer(what: Tokenize | object, how: Tokenize | None = None) -> Tokenizer:
+    """A tokenizer from a description; or from a path, a Hub name or an object, described in all else by `how`.
+
+    A path is a folder with a tokenizer.json or such a file. An object is a `tokenizers.Tokenizer` or a fast tokenizer
+    of transformers; it is copied, and what becomes of it later makes no difference here.
+    """
+    if isinstance(what, Tokenize):
+        if how is not None and how != what:
+            raise SpecError("two descriptions of one tokenizer were given; give one of them")
+        return open_tokenizer(what.tokenizer, what)
+    if isinstance(what, Tokenizer):
+        if how is not None and replace(how, tokenizer=what.how.tokenizer) != what.how:
+            raise SpecError(
+                f"the tokenizer is open already, as {what.how}, and not as {how}; open it anew from its path"
+            )
+        return what
+    if isinstance(what, Path):
+        what = str(what)
+    if how is None:
+        how = Tokenize(tokenizer=what if isinstance(what, str) else type(what).__name__)
+    # Before anything is loaded: the libraries start their threads once.
+    limit_tokenizer_threads(how.threads)
+    tokenizer, names = by_name(what) if isinstance(what, str) else from_object(what)
+    return Tokenizer(tokenizer, names, how)
+
+
+def _template(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """What the post-processor puts before and after a text."""
+    if tokenizer.post_processor is None:
+        return [], []
+    some = (token for token, _ in zip(tokenizer.get_vocab(with_added_tokens=False), range(64), strict=False))
+    for text in ("a", "0", *some):
+        plain = tokenizer.encode(text, add_special_tokens=False).ids
+        if plain:
+            whole = tokenizer.encode(text).ids
+            for at in range(len(whole)):
+                if whole[at : at + len(plain)] == plain:
+                    return whole[:at], whole[at + len(plain) :]
+    return [], []
+
+
+def _framed(ids: Ids, offsets: Offsets, before: list[int], after: list[int]) -> tuple[Ids, Offsets]:
+    """Put `before` and `after` around each text."""
+    import numpy as np
+
+    extra = len(before) + len(after)
+    if not extra:
+        return ids.copy(), offsets.copy()
+    count = len(offsets) - 1
+    framed = offsets + extra * np.arange(count + 1)
+    out = np.empty(int(framed[-1]), np.int32)
+    inside = np.ones(len(out), np.bool_)
+    for k, token in enumerate(before):
+        out[framed[:-1] + k] = token
+        inside[framed[:-1] + k] = False
+    for k, token in enumerate(reversed(after)):
+        out[framed[1:] - 1 - k] = token
+        inside[framed[1:] - 1 - k] = False
+    out[inside] = ids
+    return out, framed
+
+
+def _check(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise TypeError("a list of texts is expected, and this is one text; put it into a list")
+    if set(map(type, texts)) - {str}:
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise NotText(i, f"is {type(text).__name__} and not a string; choose another column, or drop the row")
+
+
+def _no_token(kind: str, name: str | None) -> SpecError:
+    if name is None:
+        return SpecError(
+            f"{kind}=True, and the tokenizer has no {kind} token; leave {kind} out, or name one in {CONFIG}"
+        )
+    return SpecError(
+        f"the tokenizer names {shown(name)!r} as its {kind} token, and its vocabulary has no such token; correct "
+        f"{CONFIG}, or open it with transformers and give the object, or set {kind}=False"
+    )
+
+
+def _remake(text: str, names: Names, how: Tokenize, backend: str | None, fingerprint: str) -> Tokenizer:
+    limit_tokenizer_threads(how.threads)
+    made = Tokenizer(parse(text, AN_OBJECT), names, how, backend)
+    made._fingerprint = fingerprint
+    return made
+
+
+def _text_error(kind: type[TextError], index: int, message: str) -> TextError:
+    error = kind.__new__(kind, message)
+    error.args, error.index = (message,), index
+    return error

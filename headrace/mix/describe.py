@@ -1,0 +1,179 @@
+"""What is mixed, and how: the descriptions `Part`, `Change` and `Mix`.
+
+A complaint of a description starts with `field=value` or `field:`, so that whoever reads a recipe from a file can say
+where the field stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from operator import index
+from typing import Any, Literal, TypeAlias, get_args
+
+from headrace.catalog.source import Source
+from headrace.errors import SpecError, shown
+
+By = Literal["rows", "tokens"]
+How = Literal["weights", "round_robin"]
+Stop = Literal["first_exhausted", "all_exhausted", "loop"]
+Weights: TypeAlias = Mapping[str, float] | tuple[tuple[str, float], ...]
+
+LARGEST = 2**63 - 1
+"""Numbers travel through arrays and JSON of other languages; they stay in 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One source of a mix."""
+
+    source: Source
+    name: str = ""
+    """Keys the random streams and the states; the spec unless given. A second part of the same spec: `spec#2`."""
+    weight: float = 1.0
+    """The part's share of rows or tokens is its weight over the sum of the weights."""
+    limit: int | None = None
+    """Rows, over all passes."""
+    tokens: int | None = None
+    """Tokens, over the whole run."""
+    passes: int | None = None
+    """Passes over the source; it then counts as ended even where others go on."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, Source):
+            raise SpecError(f"source={given(self.source)} is not a Source; Source.parse(...) makes one from a spec")
+        if not isinstance(self.name, str):
+            raise SpecError(f"name={given(self.name)} is not text")
+        put(
+            self,
+            name=self.name or str(self.source),
+            weight=positive("weight", self.weight, "to leave a part out, remove it"),
+            limit=whole_or_none("limit", self.limit),
+            tokens=whole_or_none("tokens", self.tokens),
+            passes=whole_or_none("passes", self.passes),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Other weights from a micro-batch on."""
+
+    at: int
+    """The number of the first micro-batch that is filled with them."""
+    weights: Weights
+    """Part name to weight; parts that are not named have their own `weight`. Kept as pairs, sorted by name."""
+
+    def __post_init__(self) -> None:
+        try:
+            weights = dict(self.weights)
+        except (TypeError, ValueError):
+            raise SpecError(f"weights={given(self.weights)} is not a mapping of part names to weights") from None
+        if not weights:
+            raise SpecError("weights={} is not a change; name at least one part")
+        for name in weights:
+            if not isinstance(name, str):
+                raise SpecError(f"weights={given(weights)} is not a mapping of part names: {given(name)} is not text")
+        hint = "the least that a part can have is a millionth of the whole"
+        pairs = tuple((name, positive(f"weights[{given(name)}]", weights[name], hint)) for name in sorted(weights))
+        put(self, at=whole("at", self.at, least=0), weights=pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """How the parts become one stream."""
+
+    by: By = "rows"
+    """What weights are shares of. Tokens are counted as they go into sequences, so documents may differ in length."""
+    order: How = "weights"
+    """round_robin: one row of each in turn, the same as equal weights by rows."""
+    temperature: float | None = None
+    """Weights are multiplied by rows ** (1 / temperature): 1 is in proportion to size, large is even."""
+    schedule: tuple[Change, ...] = ()
+    """Steps, not slopes: the last change whose `at` is reached holds."""
+    stop: Stop | None = None
+    """When a part ends. None: `all_exhausted` for a single pass, `loop` when the run is endless."""
+
+    def __post_init__(self) -> None:
+        one_of("by", self.by, By)
+        one_of("order", self.order, How)
+        if self.stop is not None:
+            one_of("stop", self.stop, Stop)
+        if self.temperature is not None:
+            put(
+                self, temperature=positive("temperature", self.temperature, "1 is in proportion to size, large is even")
+            )
+        put(self, schedule=listed("schedule", self.schedule, Change))
+        for i, (one, two) in enumerate(zip(self.schedule, self.schedule[1:], strict=False), 1):
+            if two.at <= one.at:
+                raise SpecError(f"schedule[{i}].at={two.at} is not after the change before it, at {one.at}")
+        if self.order == "round_robin":
+            for field, idle in (("by", "rows"), ("temperature", None), ("schedule", ())):
+                if getattr(self, field) != idle:
+                    raise SpecError(f"{field}: round_robin takes one row of each part in turn; use order 'weights'")
+
+
+# --- checks that descriptions share
+
+
+def given(value: object) -> str:
+    """A value as the user gave it, fit for a message."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    return shown(repr(value))
+
+
+def whole(field: str, value: Any, least: int, most: int = LARGEST) -> int:
+    """`value` as a plain int of [least, most]."""
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        upto = "" if number is None or number <= most else f", and at most {most}"
+        raise SpecError(f"{field}={given(value)} is not a whole number of at least {least}{upto}")
+    return number
+
+
+def whole_or_none(field: str, value: Any, least: int = 1) -> int | None:
+    return None if value is None else whole(field, value, least)
+
+
+def positive(field: str, value: Any, hint: str) -> float:
+    """`value` as a plain float above 0."""
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise SpecError(f"{field}={given(value)} is not a number above 0; {hint}")
+    return number
+
+
+def truth(field: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise SpecError(f"{field}={given(value)} is not True or False")
+    return value
+
+
+def one_of(field: str, value: Any, words: Any) -> None:
+    """`words`: a Literal."""
+    if value not in get_args(words):
+        raise SpecError(f"{field}={given(value)} is not one of {', '.join(get_args(words))}")
+
+
+def listed(field: str, values: Any, kind: type) -> tuple[Any, ...]:
+    """A list or tuple of `kind`, as a tuple."""
+    if not isinstance(values, list | tuple):
+        raise SpecError(f"{field}={given(values)} is not a list")
+    for i, value in enumerate(values):
+        if not isinstance(value, kind):
+            raise SpecError(f"{field}[{i}]={given(value)} is not of type {kind.__name__}")
+    return tuple(values)
+
+
+def put(description: object, **values: object) -> None:
+    """Set fields of a frozen description while it is being made."""
+    for field, value in values.items():
+        object.__setattr__(description, field, value)

@@ -1,0 +1,110 @@
+"""Many sources into one stream: which source gives the next row is a pure function of counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from headrace.errors import StateError, shown
+from headrace.make.prepare import Ready
+from headrace.mix.weights import pick, settle
+from headrace.stage import State
+
+Stop = Literal["first_exhausted", "all_exhausted", "loop"]
+
+
+class Feeds(Protocol):
+    def next(self) -> Ready | None: ...
+    def has_more(self) -> bool: ...
+
+
+class Mixer:
+    """Takes rows from feeds, in turn by their weights. A dropped row costs nothing."""
+
+    def __init__(
+        self,
+        feeds: Sequence[Feeds],
+        weights: Callable[[int], Sequence[int]],
+        *,
+        stop: Stop,
+        by_tokens: bool,
+        lane: int,
+        lanes: int,
+        quotas: Sequence[int | None],
+    ) -> None:
+        """`weights(m)`: for the micro-batch m that is being filled. `quotas`: tokens of each source for this lane."""
+        self._feeds, self._weights, self._stop, self._by_tokens = feeds, weights, stop, by_tokens
+        self._lane, self._lanes, self._quotas = lane, lanes, quotas
+        self._credits: list[int] = []
+        self._tokens: list[int] = []
+        self._active: list[int] = []
+        self._off: set[int] = set()
+        self._weighed: tuple[int, Sequence[int]] = (-1, ())
+        self.dropped = 0
+        """Rows that gave no sample, since the lane was opened."""
+        self.load_state_dict({"mix": [0] * len(feeds), "off": [], "tok": [0] * len(feeds)})
+
+    def take(self, m: int) -> Ready | None:
+        """The next row that has samples, or None when the mix has ended."""
+        weights = self._weights_for(m)
+        while not self._over():
+            i = pick(self._credits, weights, self._active, self._lane)
+            row = None if self._is_spent(i) else self._feeds[i].next()
+            if row is None:
+                self._off.add(i)
+                self._active = [n for n in self._active if n != i]
+                continue
+            if not row.samples:
+                self.dropped += 1
+                continue
+            tokens = sum(len(sample.tokens) for sample in row.samples) if self._by_tokens or self._quotas[i] else 0
+            self._credits = settle(self._credits, weights, self._active, i, tokens if self._by_tokens else 1)
+            self._tokens[i] += tokens
+            return row
+        return None
+
+    def _weights_for(self, m: int) -> Sequence[int]:
+        """Where the schedule changed since the lane's last micro-batch, nobody owes anybody anything."""
+        if m != self._weighed[0]:
+            weights = self._weights(m)
+            if m >= self._lanes and self._weights(m - self._lanes) != weights:
+                self._credits = [0] * len(self._feeds)
+            self._weighed = (m, weights)
+        return self._weighed[1]
+
+    def has_more(self) -> bool:
+        """Whether a row may come; False is certain."""
+        if self._over():
+            return False
+        return any(not self._is_spent(i) and self._feeds[i].has_more() for i in self._active)
+
+    def _is_spent(self, i: int) -> bool:
+        quota = self._quotas[i]
+        return quota is not None and self._tokens[i] >= quota
+
+    def _over(self) -> bool:
+        return not self._active or (self._stop == "first_exhausted" and bool(self._off))
+
+    def look_again(self) -> None:
+        """What has ended may have more to give since the recipe changed."""
+        self._off = {i for i in self._off if self._is_spent(i) or not self._feeds[i].has_more()}
+        self._active = [i for i in range(len(self._feeds)) if i not in self._off]
+
+    def state_dict(self) -> State:
+        return {"mix": list(self._credits), "off": sorted(self._off), "tok": list(self._tokens)}
+
+    def load_state_dict(self, state: State) -> None:
+        n = len(self._feeds)
+        credit, tokens = _numbers("mix", state, n), _numbers("tok", state, n)
+        off = state["off"]
+        if not isinstance(off, list) or not all(type(i) is int and 0 <= i < n for i in off):
+            raise StateError(f"off: numbers of ended sources below {n} are expected, not {shown(off)!r}")
+        self._credits, self._tokens, self._off = credit, tokens, set(off)
+        self._active = [i for i in range(n) if i not in self._off]
+
+
+def _numbers(name: str, state: State, count: int) -> list[int]:
+    found: Any = state.get(name)
+    if not isinstance(found, list) or len(found) != count or not all(type(x) is int for x in found):
+        raise StateError(f"{name}: a whole number for each of {count} sources is expected, not {shown(found)!r}")
+    return list(found)

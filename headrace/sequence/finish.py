@@ -1,0 +1,153 @@
+"""A sample finished for a model: tokens padded, media decoded. It happens when the sample is given out, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.address import Address
+from headrace.errors import shown
+from headrace.fetch.media.load import load_audio, load_image, load_image_tensor, load_video
+from headrace.fetch.media.policy import MediaPolicy
+from headrace.make.sample import ERROR, Sample
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORED = -100
+FLAGS = ("has_image_gen", "has_video_gen", "has_asr", "has_tts")
+MEDIA = {
+    "images": ("image", ("image", "images")),
+    "videos": ("video", ("video", "videos")),
+    "audio": ("audio", ("audio", "audios")),
+    "target_audio": ("audio", ("target_audio",)),
+    "speaker_ref": ("audio", ("speaker_ref",)),
+    "gen_images": ("image", ("gen_images",)),
+    "gen_videos": ("video", ("gen_videos",)),
+}
+"""What a finished sample has, of which kind it is, and under which names a formatter gives it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """What a model takes."""
+
+    max_length: int = 1024
+    pad_id: int = 0
+    image_processor: Any = None
+    """A Hugging Face image processor, or any callable `(image, return_tensors="pt", size=...)`; None: the built-in."""
+    voice_processor: Any = None
+    """A Hugging Face feature extractor for sounds; None: the built-in log-mel."""
+    image_size: int = 256
+    video_size: int = 256
+    max_video_frames: int = 32
+    audio_sample_rate: int = 16000
+    audio_n_mels: int = 80
+    audio_max_length: int = 1000
+    """Of a log-mel, in frames. A waveform is never cut."""
+    use_raw_waveform: bool = True
+
+    def __call__(self, sample: Sample, address: Address, policy: MediaPolicy) -> dict[str, Any]:
+        extras = sample.extras or {}
+        if isinstance(extras.get(ERROR), BaseException):
+            raise extras[ERROR]  # it says where
+        try:
+            return self._finished(sample, extras, policy)
+        except Exception as error:
+            error.add_note(f"in {shown(address, 1000)}")
+            raise
+
+    def _finished(self, sample: Sample, extras: Mapping[str, Any], policy: MediaPolicy) -> dict[str, Any]:
+        out = self._tokens(sample, bool(extras.get("is_training", True)))
+        for name, (kind, fields) in MEDIA.items():
+            make: Callable[[Any, MediaPolicy], torch.Tensor] = getattr(self, kind)
+            found = [value for field in fields for value in _several(kind, field, extras.get(field))]
+            if found:
+                out[name] = make(found[0], policy) if len(found) == 1 else [make(value, policy) for value in found]
+        if extras.get("gen_prompts") is not None:
+            out["gen_prompts"] = extras["gen_prompts"]
+        out["dtype"] = extras.get("dtype", "text")
+        out.update({flag: bool(extras.get(flag, False)) for flag in FLAGS})
+        return out
+
+    def _tokens(self, sample: Sample, training: bool) -> dict[str, Any]:
+        import torch
+
+        ids = torch.full((self.max_length,), self.pad_id, dtype=torch.int64)
+        count = min(len(sample.tokens), self.max_length)
+        ids[:count] = torch.from_numpy(sample.tokens[:count].astype("int64"))
+        mask = torch.zeros(self.max_length, dtype=torch.int64)
+        mask[:count] = 1
+        out = {"input_ids": ids, "attention_mask": mask}
+        if training:
+            labels = ids.clone()
+            labels[count:] = IGNORED
+            if sample.loss is not None:
+                labels[:count][~torch.from_numpy(sample.loss[:count].copy())] = IGNORED
+            out["labels"] = labels
+        return out
+
+    def image(self, value: Any, policy: MediaPolicy) -> torch.Tensor:
+        """[3, size, size]"""
+        if self.image_processor is None:
+            return load_image_tensor(value, policy, self.image_size)
+        return self._processed(load_image(value, policy), self.image_size)
+
+    def video(self, value: Any, policy: MediaPolicy) -> torch.Tensor:
+        """[frames, 3, size, size]. Images in a list or an array are a video, too."""
+        import torch
+
+        if isinstance(value, list | tuple) or hasattr(value, "__array__"):
+            from headrace.fetch.media.video import spread
+
+            chosen = [value[i] for i in spread(len(value), self.max_video_frames)]
+            return torch.stack([self._frame(load_image(one, policy)) for one in chosen])
+        size = None if self.image_processor is not None else self.video_size
+        return torch.stack([self._frame(one) for one in load_video(value, policy, self.max_video_frames, size)])
+
+    def _frame(self, frame: Any) -> torch.Tensor:
+        if self.image_processor is not None:
+            return self._processed(frame, self.video_size)
+        from headrace.fetch.media.images import image_tensor
+
+        return image_tensor(frame, self.video_size)
+
+    def audio(self, value: Any, policy: MediaPolicy) -> torch.Tensor:
+        """[samples], or a log-mel of [bands, frames]. Bare numbers are samples at our own rate."""
+        import torch
+
+        if isinstance(value, list | tuple) or hasattr(value, "__array__"):
+            value = {"array": value, "sampling_rate": self.audio_sample_rate}
+        wave = load_audio(value, policy, self.audio_sample_rate)
+        if self.use_raw_waveform:
+            return torch.from_numpy(wave)
+        if self.voice_processor is not None:
+            made = self.voice_processor(wave, sampling_rate=self.audio_sample_rate, return_tensors="pt")
+            found = made.get("input_features", made.get("input_values"))
+            return torch.as_tensor(found)[0][..., : self.audio_max_length]
+        from headrace.fetch.media.mel import log_mel
+
+        mel = log_mel(wave, self.audio_n_mels, self.audio_max_length, sample_rate=self.audio_sample_rate)
+        return torch.from_numpy(mel)
+
+    def _processed(self, image: Any, size: int) -> torch.Tensor:
+        import torch
+
+        made = self.image_processor(image, return_tensors="pt", size={"height": size, "width": size})
+        found = made["pixel_values"] if isinstance(made, Mapping) else made.pixel_values
+        return torch.as_tensor(found)[0]
+
+
+def _several(kind: str, field: str, value: Any) -> list[Any]:
+    """The media of a field: one, or a list of them. Numbers in a list are one medium, and images are one video."""
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        return [value]
+    items = [item for item in value if item is not None]
+    plain = all(isinstance(item, int | float | list | tuple) for item in items)
+    frames = kind == "video" and not all(isinstance(item, str) for item in items)
+    if field.removesuffix("s") == kind and field != kind:
+        return items
+    return [items] if items and (plain or frames) else items

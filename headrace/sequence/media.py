@@ -1,0 +1,113 @@
+"""`collate_fn`: finished samples to a batch in which each media item knows its sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SpecError
+from headrace.sequence.finish import FLAGS, IGNORED
+
+if TYPE_CHECKING:
+    import torch
+
+PICTURES = ("images", "gen_images")
+FILMS = ("videos", "gen_videos")
+SOUNDS = ("audio", "target_audio", "speaker_ref")
+INDEX = {
+    "images": "image_index",
+    "videos": "video_index",
+    "audio": "audio_index",
+    "target_audio": "target_audio_index",
+    "speaker_ref": "speaker_ref_index",
+    "gen_images": "gen_image_index",
+    "gen_videos": "gen_video_index",
+}
+
+
+def collate_fn(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Tokens stacked; of each kind of media one tensor of all items in the batch.
+
+    `image_index[k]` is the sample that image k belongs to, and so for the others. Videos and sounds are padded at the
+    end: `video_frames`, `audio_lengths` count what is there, `video_mask`, `audio_mask` say where. What no sample has
+    is not there. Flags are true where one sample has them. Without a training sample there are no labels; a sample that
+    is not for training has none.
+    """
+    import torch
+
+    if not batch:
+        raise SpecError("collate_fn([]): a batch has at least one sample")
+    out: dict[str, Any] = {
+        "input_ids": torch.stack([sample["input_ids"] for sample in batch]),
+        "attention_mask": torch.stack([sample["attention_mask"] for sample in batch]),
+    }
+    if any("labels" in sample for sample in batch):
+        nothing = torch.full_like(batch[0]["input_ids"], IGNORED)
+        out["labels"] = torch.stack([sample.get("labels", nothing) for sample in batch])
+    for name in (*PICTURES, *FILMS, *SOUNDS):
+        found = [(i, item) for i, sample in enumerate(batch) for item in _items(sample.get(name))]
+        if found:
+            out[INDEX[name]] = torch.tensor([i for i, _ in found])
+            out.update(_together(name, [item for _, item in found]))
+    prompts = [(i, prompt) for i, sample in enumerate(batch) for prompt in _items(sample.get("gen_prompts"))]
+    if prompts:
+        out["gen_prompts"] = [prompt for _, prompt in prompts]
+        out["gen_prompt_index"] = torch.tensor([i for i, _ in prompts])
+    out["dtype"] = [sample.get("dtype", "text") for sample in batch]
+    for flag in FLAGS:
+        out[flag] = any(sample.get(flag, False) for sample in batch)
+    return out
+
+
+def copied(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The same sample in memory of its own."""
+    return {name: _copy(value) for name, value in sample.items()}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value.clone() if hasattr(value, "clone") else value
+
+
+def _items(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _together(name: str, items: list[torch.Tensor]) -> dict[str, Any]:
+    import torch
+
+    axis = None if name in PICTURES else 0 if name in FILMS else -1
+    shapes = {_without(item.shape, axis) for item in items}
+    if len(shapes) > 1:
+        told = " and ".join(str(list(one)) for one in sorted(shapes))
+        raise SpecError(
+            f"{name} of one batch have different shapes, {told}: they cannot be stacked; use a processor that makes "
+            f"them one size, or a collate function of your own"
+        )
+    if axis is None:
+        return {name: torch.stack(items)}
+    sizes = torch.tensor([item.shape[axis] for item in items])
+    longest = int(sizes.max())
+    padded = torch.stack([_padded(item, axis, longest) for item in items])
+    mask = torch.arange(longest)[None, :] < sizes[:, None]
+    stem = INDEX[name].removesuffix("_index")
+    return {name: padded, f"{stem}_{'frames' if name in FILMS else 'lengths'}": sizes, f"{stem}_mask": mask}
+
+
+def _without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
+    """All of a shape but what may differ."""
+    found = list(shape)
+    if axis is not None:
+        found.pop(axis)
+    return tuple(found)
+
+
+def _padded(item: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    import torch
+
+    shape = list(item.shape)
+    shape[axis] = size - shape[axis]
+    return torch.cat([item, item.new_zeros(shape)], dim=axis) if shape[axis] else item

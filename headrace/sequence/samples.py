@@ -1,0 +1,133 @@
+"""Samples to batches of samples: finished, and each given several times if asked."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from headrace.errors import DataError, NotAllowed, SpecError, StateError, shown
+from headrace.make.prepare import Ready
+from headrace.mix.turns import Pick
+from headrace.sequence.pack import TO_THE_END, Fetch, addresses
+from headrace.stage import State
+
+log = logging.getLogger("headrace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What becomes of a row that cannot be made a sample: a corrupt image, a missing field."""
+
+    policy: Literal["raise", "skip"] = "raise"
+    """skip: it does not count, and the next one comes in its place."""
+    budget: int = 100
+    """skip: so many in a lane, over the whole run; one more is an error."""
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("raise", "skip"):
+            raise SpecError(f"policy={shown(self.policy)!r}: rows that fail 'raise', or the run may 'skip' them")
+        if type(self.budget) is not int or self.budget < 0:
+            raise SpecError(f"budget={shown(self.budget)!r}: a whole number of rows from 0 on is expected")
+
+
+class Finished(NamedTuple):
+    row: Ready
+    made: dict[str, Any]
+
+
+class SampleBatcher:
+    def __init__(
+        self,
+        batch_size: int,
+        repeat: int,
+        max_length: int,
+        finish: Callable[[Ready, int], dict[str, Any]],
+        faults: Faults,
+        take_back: Callable[[Pick], None],
+    ) -> None:
+        """`repeat`: so many times in a row each sample is given. `finish`: decodes what a sample has. `take_back`: is
+        told of a sample that could not be given."""
+        self._batch, self._repeat, self._max_length = batch_size, repeat, max_length
+        self._finish, self._faults, self._take_back = finish, faults, take_back
+        self._items: list[Finished] = []
+        """Of a batch that an exception ended: the next try goes on with them."""
+        self._rest: deque[tuple[Pick, int]] = deque()
+        """Samples, and how often each was given."""
+        self._made: dict[str, Any] | None = None
+        """The first of them, finished: it is given again as it is."""
+        self.skipped = 0
+        self.truncated = 0
+        """Samples of which the end did not fit."""
+
+    def make(self, take: Callable[[], Any], rounds: int) -> Sequence[Finished]:
+        while len(self._items) < self._batch:
+            if not self._rest:
+                pick = take()
+                if pick is None:
+                    break
+                self._rest.append((pick, 0))
+            self._one(*self._rest[0])
+        out, self._items = self._items, []
+        return out
+
+    def only_count(self) -> None:
+        """From here on nothing is decoded, where that cannot make a difference to what comes after."""
+        if self._faults.policy == "raise":
+            self._made, self._finish = None, lambda row, sub: {}
+
+    def _one(self, pick: Pick, given: int) -> None:
+        """Give the first of the rest once more. It stays there until it was given often enough."""
+        if self._made is None:
+            try:
+                self._made = self._finish(pick.row, pick.sub)
+            except (DataError, NotAllowed) as error:
+                self._skip(error)
+                self._rest.popleft()
+                if not given:
+                    self._take_back(pick)
+                return
+        self._items.append(Finished(pick.row, self._made))
+        if given + 1 < self._repeat:
+            self._rest[0] = (pick, given + 1)
+        else:
+            self._rest.popleft()
+            self._made = None
+        if not given and len(pick.row.samples[pick.sub].tokens) > self._max_length:
+            self.truncated += 1
+
+    def _skip(self, error: Exception) -> None:
+        if self._faults.policy == "raise":
+            raise error
+        if self.skipped >= self._faults.budget:
+            error.add_note(f"{self.skipped} rows of this lane were skipped before it, which is all that may be")
+            raise error
+        self.skipped += 1
+        log.warning("skipped (%d of at most %d): %s", self.skipped, self._faults.budget, shown(_told(error), 1000))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._items and not self._rest
+
+    def state_dict(self) -> State:
+        rest = [[p.row.source, p.row.epoch, p.row.position, p.sub, given, TO_THE_END] for p, given in self._rest]
+        return {"rest": rest, "bad": self.skipped}
+
+    def load_state_dict(self, state: State, fetch: Fetch) -> None:
+        parts = addresses("rest", state)
+        rows = fetch([(c, e, p) for c, e, p, *_ in parts])
+        found: deque[tuple[Pick, int]] = deque()
+        for row, (_, _, _, sub, given, _) in zip(rows, parts, strict=True):
+            if not 0 <= sub < len(row.samples) or given < 0:
+                raise StateError(f"the state holds sample {sub} of {row.shard}:{row.row}, which has {len(row.samples)}")
+            if given < self._repeat:
+                found.append((Pick(row, sub), given))
+        if type(state.get("bad")) is not int or state["bad"] < 0:
+            raise StateError(f"bad: a count of skipped rows is expected, not {shown(state.get('bad'))!r}")
+        self._items, self._rest, self._made, self.skipped = [], found, None, state["bad"]
+
+
+def _told(error: Exception) -> str:
+    return "; ".join([str(error), *getattr(error, "__notes__", [])])

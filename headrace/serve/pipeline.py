@@ -1,0 +1,374 @@
+"""A recipe that was opened: its sources, what is fixed about them for good, and what makes their rows ready."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.catalog.source import Source
+from headrace.errors import Changed, SpecError, StateError, shown
+from headrace.fetch.doors import SHUFFLED_WINDOW
+from headrace.fetch.plan import Coordinate, Counts, Orders, Rules
+from headrace.fetch.pool import Pool, PoolSize
+from headrace.fetch.sources import Indexed, Opened, open_source
+from headrace.make.prepare import AsRows, FromIds, FromText, Prepare
+from headrace.mix.weights import weights_at
+from headrace.recipe import Part, Recipe, skip_address
+from headrace.run import Run
+from headrace.stage import State
+
+if TYPE_CHECKING:
+    from headrace.make.tokenize import Tokenizer
+    from headrace.serve.samples import Samples
+
+log = logging.getLogger("headrace")
+
+Opener: TypeAlias = Callable[[Source, Run, str | None], Opened]
+"""Opens a source, at a revision where one is given."""
+
+
+def open_indexed(source: Source, run: Run, revision: str | None) -> Opened:
+    return Indexed(open_source(source, run, revision), run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """What was fixed about a source when the run first started. It is kept in the state, and wins there."""
+
+    name: str
+    spec: str
+    revision: str
+    coordinate: Coordinate
+    counted: list[str] | None
+    """The columns whose bytes the pool counts."""
+    chunk_rows: int
+    chunk_bytes: int
+    shard_window: int
+    prepare: str
+    """A fingerprint of what made its rows ready: pieces of rows are valid while it stays the same."""
+    epoch: int = 0
+    digest: int = 0
+    """Where the digests of its lanes begin: the first epoch of the plan, and the value there."""
+
+
+class Pipeline:
+    """Shared by the lanes of a process. Pickled, it is a recipe with pinned revisions, and opens again over there."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: Run,
+        tokenizer: Tokenizer | None = None,
+        *,
+        opener: Opener = open_indexed,
+        kept: Sequence[Fact] = (),
+        size: PoolSize | None = None,
+        samples: Samples | None = None,
+    ) -> None:
+        """`kept` and `size`: what a state says, where the run goes on from one. `samples`: formatters and media."""
+        self.recipe, self.run, self.tokenizer, self._opener = recipe, run, tokenizer, opener
+        self.samples = samples
+        self._kept = {fact.name: fact for fact in kept}
+        self._facts: tuple[Fact, ...] | None = None
+        order, default = recipe.order, PoolSize()
+        asked = PoolSize(chunks=order.pool_chunks or default.chunks, nbytes=order.pool_bytes or default.nbytes)
+        self.size = size or (asked if order.shuffle else replace(asked, chunks=1))
+
+    def __reduce__(self) -> Any:
+        return reopened, (self.recipe, self.run, self.tokenizer, self._opener, self.facts, self.size, self.samples)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        assert self._facts is not None, "the facts of a pipeline are fixed before it is used"
+        return self._facts
+
+    def fix(self, lanes: int) -> None:
+        """Decide what stays as it is from now on: by the listing and the lanes alone, unless a state says."""
+        if self._facts is None:
+            found = []
+            for i, part in enumerate(self.recipe.parts):
+                kept = self._kept.get(part.name)
+                found.append(
+                    self._first_fact(i, lanes) if kept is None else replace(kept, prepare=self.prepare_marks[i])
+                )
+            self._facts = tuple(found)
+
+    def resumed(self, kept: Sequence[Fact] = (), size: PoolSize | None = None) -> Pipeline:
+        """The same recipe, opened as a state says."""
+        return Pipeline(
+            self.recipe,
+            self.run,
+            self.tokenizer,
+            opener=self._opener,
+            kept=kept,
+            size=size,
+            samples=self.samples,
+        )
+
+    def start_digests(self, origins: Sequence[tuple[int, int]]) -> None:
+        """The plan begins anew: from these epochs, with these digests."""
+        pairs = zip(self.facts, origins, strict=True)
+        self._facts = tuple(replace(fact, epoch=epoch, digest=digest) for fact, (epoch, digest) in pairs)
+
+    def _first_fact(self, i: int, lanes: int) -> Fact:
+        part, source = self.recipe.parts[i], self.sources[i]
+        return Fact(
+            name=part.name,
+            spec=source.spec,
+            revision=source.revision,
+            coordinate="rows" if part.limit is not None else source.coordinate(lanes),
+            counted=self.prepares[i].columns,
+            chunk_rows=Rules.chunk_rows,
+            chunk_bytes=Rules.chunk_bytes,
+            shard_window=self.recipe.order.shard_window or (SHUFFLED_WINDOW if self.recipe.order.shuffle else 1),
+            prepare=self.prepare_marks[i],
+        )
+
+    @cached_property
+    def sources(self) -> list[Opened]:
+        return [self._open(part) for part in self.recipe.parts]
+
+    def _open(self, part: Part) -> Opened:
+        kept = self._kept.get(part.name)
+        if kept is None:
+            return self._opener(part.source, self.run, None)
+        if kept.spec != str(part.source):
+            raise StateError(
+                f"{shown(part.name)}: the state was made with the source {shown(kept.spec)}, here it is "
+                f"{shown(part.source)}; give the new source another name"
+            )
+        # A branch may have moved on; the run does not, unless a revision is asked for.
+        source = self._opener(part.source, self.run, None if part.source.revision else kept.revision)
+        if source.revision != kept.revision:
+            raise Changed(
+                f"{shown(part.name)}: revision: the state was made on {shown(kept.revision)}, here it is "
+                f"{shown(source.revision)}: positions would mean other rows; go back to that revision, or start anew"
+            )
+        return source
+
+    @cached_property
+    def prepares(self) -> list[Prepare]:
+        return [self._prepare(i) for i in range(len(self.recipe.parts))]
+
+    def _prepare(self, i: int) -> Prepare:
+        recipe, source = self.recipe, self.recipe.parts[i].source
+        if self.samples is not None and self.tokenizer is not None:
+            return self.samples.prepare(i, self.tokenizer)
+        if recipe.pack is None:
+            return AsRows()
+        column = (recipe.tokenize.column if recipe.tokenize else None) or source.column
+        if self.tokenizer is None and self.sources[i].has_text(column):
+            raise SpecError(
+                f"seq_len without a tokenizer: column {shown(column)!r} of {shown(source)} holds text; give a "
+                f"tokenizer, or name a column of token numbers at the end of the spec"
+            )
+        if self.tokenizer is None or self.sources[i].has_lists(column):
+            return FromIds(column, None if self.tokenizer is None else self.tokenizer.vocab_size)
+        return FromText(column, self.tokenizer.encode)
+
+    @cached_property
+    def prepare_marks(self) -> list[str]:
+        marks = []
+        for i, prepare in enumerate(self.prepares):
+            tokenized = self.tokenizer is not None and not isinstance(prepare, FromIds)
+            tokenizer = self.tokenizer.fingerprint if self.tokenizer and tokenized else ""
+            formatted = [self.samples.mark(i)] if self.samples is not None else []
+            text = "\n".join([type(prepare).__name__, tokenizer, *(prepare.columns or []), *formatted])
+            marks.append(hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
+        return marks
+
+    @cached_property
+    def pad_id(self) -> int:
+        if self.tokenizer is None:
+            return 0
+        found = [i for i in (self.tokenizer.pad_id, self.tokenizer.eos_id) if i is not None]
+        return found[0] if found else 0
+
+    @property
+    def passes(self) -> int | None:
+        """Passes over the sources in one epoch of the trainer's; None: there is no end."""
+        recipe = self.recipe
+        if self.samples is not None:
+            return None
+        if recipe.epochs is not None:
+            return recipe.epochs
+        endless = recipe.mix.stop == "loop" or (recipe.pack is not None and recipe.mix.stop is None)
+        return None if endless else 1
+
+    @property
+    def makes_tensors(self) -> bool:
+        return self.recipe.pack is not None or self.samples is not None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the trainer's epoch has no end of its own."""
+        return self.passes is None and self.samples is None
+
+    def fresh_lane(self, lane: int, lanes: int, epoch: int) -> State:
+        """The state of a lane at the start of an epoch of the trainer's."""
+        first = epoch * (self.passes or 0)
+        start = {"e": first, "c": 0, "k": 0, "s": [], "f": first, "x": [], "g": 0, "y": 0, "d": 0}
+        zeros = [0] * len(self.recipe.parts)
+        state: State = {"n": 0, "o": 0, "z": 0, "off": [], "held": [], "rest": []}
+        state |= {"src": [dict(start) for _ in zeros], "mix": list(zeros), "tok": list(zeros)}
+        return state | (self.samples.fresh(lane, lanes, epoch) if self.samples is not None else {})
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of micro-batches follows from row counts alone."""
+        recipe = self.recipe
+        plain = recipe.pack is None and self.samples is None and not recipe.skip.addresses and not recipe.skip.steps
+        together = len(recipe.parts) == 1 or recipe.mix.stop != "first_exhausted"
+        known = all(fact.coordinate == "rows" for fact in self.facts)
+        return plain and together and known and self.passes is not None
+
+    def rules(self, i: int) -> Rules:
+        fact, part, order = self.facts[i], self.recipe.parts[i], self.recipe.order
+        return Rules(
+            seed=order.seed,
+            source=part.name,
+            shuffle=order.shuffle,
+            chunk_rows=fact.chunk_rows,
+            chunk_bytes=fact.chunk_bytes,
+            shard_window=fact.shard_window,
+            coordinate=fact.coordinate,
+            limit=part.limit,
+        )
+
+    def counts(self, i: int) -> Counts:
+        return self.sources[i].counts(self.facts[i].counted)
+
+    def pool(self, i: int, lane: int, lanes: int, epoch: int = 0) -> Pool:
+        """The draws of a lane from source `i` in an epoch of the trainer's."""
+        most = self.recipe.parts[i].passes
+        first, last = (0, None) if self.passes is None else (epoch * self.passes, (epoch + 1) * self.passes)
+        if most is not None:
+            last = most if last is None else min(last, most)
+        return Pool(self.orders[i], self.size, lane, lanes, first, last)
+
+    def reads_by_range(self, lanes: int) -> bool:
+        """Whether there is no room on disk for the shards that all lanes hold: the one being read and the next."""
+        found = [
+            source.held_bytes(min(lanes * (fact.shard_window + 1), self.counts(i).num_shards))
+            for i, (source, fact) in enumerate(zip(self.sources, self.facts, strict=True))
+        ]
+        return sum(found) > 0 and sum(found) > self.run.disk_bytes()
+
+    @cached_property
+    def orders(self) -> list[Orders]:
+        return [Orders(self.counts(i), self.rules(i)) for i in range(len(self.recipe.parts))]
+
+    def rows(self, i: int) -> int:
+        return int(self.counts(i).shard_rows().sum())
+
+    def weights(self, m: int) -> tuple[int, ...]:
+        return weights_at(self.recipe.parts, self.recipe.mix, m, self._sizes)
+
+    @cached_property
+    def _sizes(self) -> list[int] | None:
+        if self.recipe.mix.temperature is None:
+            return None
+        return [self.rows(i) for i in range(len(self.recipe.parts))]
+
+    @cached_property
+    def skipped(self) -> list[frozenset[tuple[str, int]]]:
+        """Of each part, the rows on the skip list."""
+        listed = [skip_address(text) for text in self.recipe.skip.addresses]
+        names = [{part.name, str(part.source)} for part in self.recipe.parts]
+        return [frozenset((shard, row) for spec, shard, row in listed if spec in own) for own in names]
+
+
+def reopened(
+    recipe: Recipe,
+    run: Run,
+    tokenizer: Tokenizer | None,
+    opener: Opener,
+    facts: tuple[Fact, ...],
+    size: PoolSize,
+    samples: Samples | None = None,
+) -> Pipeline:
+    pipeline = Pipeline(recipe, run, tokenizer, opener=opener, kept=facts, size=size, samples=samples)
+    pipeline._facts = facts
+    return pipeline
+
+
+def facts_from(value: Any) -> list[Fact]:
+    """Facts out of a state."""
+    try:
+        if not isinstance(value, list):
+            raise ValueError(f"a list is expected, not {shown(value)!r}")  # noqa: TRY004, TRY301 - one kind for all
+        facts = [Fact(**entry) for entry in value]
+        for fact, entry in zip(facts, value, strict=True):
+            _check(fact, entry)
+        if len({fact.name for fact in facts}) < len(facts):
+            raise ValueError("two sources have one name")  # noqa: TRY301
+    except (TypeError, ValueError) as error:
+        raise StateError(f"sources: the state does not say how its sources were read: {shown(error)}") from error
+    return facts
+
+
+def facts_to(facts: Sequence[Fact]) -> list[dict[str, Any]]:
+    return [dict(vars(fact)) for fact in facts]
+
+
+def _check(fact: Fact, entry: dict[str, Any]) -> None:
+    lost = sorted(set(vars(fact)) - set(entry))
+    if lost:
+        raise ValueError(f"{lost[0]} is missing")
+    for name in ("name", "spec", "revision", "prepare"):
+        if not isinstance(getattr(fact, name), str):
+            raise ValueError(f"{name} is {shown(getattr(fact, name))!r}, not a text")  # noqa: TRY004 - one kind for all
+    for name in ("chunk_rows", "chunk_bytes", "shard_window"):
+        if type(getattr(fact, name)) is not int or not 0 < getattr(fact, name) < 1 << 62:
+            raise ValueError(f"{name} is {shown(getattr(fact, name))!r}, not a whole number above 0")
+    for name in ("epoch", "digest"):
+        if type(getattr(fact, name)) is not int or not 0 <= getattr(fact, name) < 1 << 64:
+            raise ValueError(f"{name} is {shown(getattr(fact, name))!r}, not a whole number from 0 on")
+    if fact.coordinate not in ("rows", "windows"):
+        raise ValueError(f"coordinate is {shown(fact.coordinate)!r}, not 'rows' or 'windows'")
+    columns = fact.counted
+    if columns is not None and not (isinstance(columns, list) and all(isinstance(c, str) for c in columns)):
+        raise ValueError(f"counted is {shown(columns)!r}, not a list of columns")
+
+
+def tell_layout(pipeline: Pipeline, lanes: int) -> None:
+    """What is unusual about reading these sources with so many lanes."""
+    for i, fact in enumerate(pipeline.facts):
+        shards = pipeline.counts(i).num_shards
+        if shards < lanes:
+            log.info("%s: %d lanes share %d shards, each reads its part of them", shown(fact.name), lanes, shards)
+    if pipeline.reads_by_range(lanes):
+        needed = sum(source.held_bytes(1) for source in pipeline.sources)
+        log.warning(
+            "rows are read by range, which is slower, and no shard is fetched whole: those of %d lanes do not fit into "
+            "%s bytes of disk (one of each source needs %s; see HEADRACE_CACHE_BYTES)",
+            lanes,
+            f"{pipeline.run.disk_bytes():,}",
+            f"{needed:,}",
+        )
+
+
+def check_memory(pipeline: Pipeline, lanes: int, budget: int) -> None:
+    """The pools of all lanes of a process must fit into memory."""
+    need = lanes * sum(_pool_bytes(pipeline, i) for i in range(len(pipeline.recipe.parts)))
+    if need > budget:
+        raise SpecError(
+            f"{lanes} lanes in one process, {len(pipeline.recipe.parts)} sources, pools of {pipeline.size.chunks} "
+            f"chunks: about {need >> 20} MiB, and {budget >> 20} MiB are free for it (HEADRACE_MEMORY_BYTES); lower "
+            f"pool_chunks or pool_bytes, or use more workers, or fewer lanes"
+        )
+
+
+def _pool_bytes(pipeline: Pipeline, i: int) -> int:
+    """What one lane's pool of a source holds, by the first row groups of the source."""
+    counts = pipeline.counts(i)
+    if not counts.num_shards:
+        return 0
+    rows, _, nbytes = counts.groups(0)
+    total = int(rows.sum())
+    chunk = int(nbytes.sum()) * min(pipeline.facts[i].chunk_rows, total) // total if total else 0
+    return min(pipeline.size.nbytes, pipeline.size.chunks * chunk)

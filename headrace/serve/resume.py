@@ -1,0 +1,316 @@
+"""From a state to where every lane goes on: for this recipe, on this many ranks.
+
+Nothing is changed before everything in the state was found to fit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from headrace.errors import StateError, shown
+from headrace.fetch.plan import length
+from headrace.fetch.pool import Pool
+from headrace.recipe import Recipe
+from headrace.serve.check import (
+    check_ends,
+    check_kind,
+    check_lanes,
+    check_passes,
+    check_sources,
+    check_turns,
+    ends_of,
+    of_samples,
+    turns,
+)
+from headrace.serve.pipeline import Pipeline
+from headrace.serve.redeal import left_of, redeal
+from headrace.serve.state import Saved, canonical
+from headrace.stage import State
+
+log = logging.getLogger("headrace")
+
+Row: TypeAlias = tuple[int, int, int]
+"""The number of its source, its pass and its position."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run goes on."""
+
+    lanes: list[bytes]
+    m: int
+    """Micro-batches of the run that were delivered."""
+    m_plan: int
+    """...when these lanes began."""
+    m_epoch: int
+    """...when the trainer's epoch began."""
+    epoch: int
+
+
+def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
+    """`wanted`: the lanes to re-deal for, should `ranks` not divide those of the state."""
+    states = saved.lane_states()
+    check_lanes(saved, states)
+    check_kind(states, pipeline)
+    check_same_order(saved, pipeline.recipe)
+    check_turns(saved, states, pipeline)
+    pipeline.fix(len(states))
+    check_passes(saved, pipeline)
+    states = _fitted(saved, states, pipeline)
+    check_sources(pipeline, states, saved.epoch)
+    states = _looked_at_again(saved, states, pipeline)
+    m, m_plan = saved.m, saved.m_plan
+    if len(states) % ranks:
+        log.info("re-deal: %d ranks do not divide %d lanes; what is left is cut for %d", ranks, len(states), wanted)
+        states, origins = redeal(pipeline, states, wanted)
+        pipeline.start_digests(origins)
+        if pipeline.samples is not None:  # so that epochs begin with lane 0
+            m = -(-m // wanted) * wanted
+        m_plan = m
+    lanes = [canonical(state) for state in states]
+    return Place(lanes=lanes, m=m, m_plan=m_plan, m_epoch=saved.m_epoch, epoch=saved.epoch)
+
+
+def check_same_order(saved: Saved, recipe: Recipe) -> None:
+    """The rules that give a position its meaning must be those of the state."""
+    old, new = [fact.name for fact in saved.facts], [part.name for part in recipe.parts]
+    if not set(old) & set(new):
+        raise StateError(
+            f"the state was made with {_names(old)}, here the sources are {_names(new)}: none is the same; start anew, "
+            f"or give a part the name that it had"
+        )
+    if saved.fingerprint == recipe.fingerprint():
+        return
+    before = saved.read_recipe()
+    pairs = [
+        (f"order.{name}", getattr(before.order, name), getattr(recipe.order, name)) for name in ("seed", "shuffle")
+    ]
+    limits = {part.name: part.limit for part in before.parts}
+    pairs += [
+        (f"limit of {shown(part.name)}", limits.get(part.name, part.limit), part.limit)
+        for part in recipe.parts
+        if part.name in old
+    ]
+    differ = [f"{name}: the state was made with {was}, here it is {here}" for name, was, here in pairs if was != here]
+    if differ:
+        raise StateError(
+            f"{'; '.join(differ)}: rows would come in another order, and those seen could not be told from those not "
+            f"seen; set it back, or start anew"
+        )
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(shown(name) for name in names[:8]) + (", …" if len(names) > 8 else "")
+
+
+# --- a state of another recipe
+
+
+def _fitted(saved: Saved, states: list[State], pipeline: Pipeline) -> list[State]:
+    """Lane states with this recipe's sources in this recipe's order: known ones go on, new ones begin."""
+    old = [fact.name for fact in saved.facts]
+    names = [part.name for part in pipeline.recipe.parts]
+    for name in [name for name in old if name not in names]:
+        log.info("resume: %s is no longer part of the recipe; its rows are left where they are", shown(name))
+    was = {name: i for i, name in enumerate(old)}
+    numbers = [was.get(name) for name in names]
+    first = saved.epoch * (pipeline.passes or 0)
+    begun = [
+        (first, 0) if n is None else (fact.epoch, fact.digest) for fact, n in zip(pipeline.facts, numbers, strict=True)
+    ]
+    pipeline.start_digests(begun)
+    again = {i for i, n in enumerate(numbers) if n is not None and saved.facts[n].prepare != pipeline.prepare_marks[i]}
+    same_weights = numbers == list(range(len(old))) and _weights(saved, pipeline)
+    cut_rows: set[Row] = set()
+    read_again: set[Row] = set()
+    fitted = []
+    for number, state in enumerate(states):
+        one = _with_sources(state, numbers, pipeline, number, len(states), saved.epoch)
+        if pipeline.samples is not None and numbers != list(range(len(old))):
+            fresh = pipeline.fresh_lane(number, len(states), saved.epoch)
+            one = pipeline.samples.fitted(one, [i for i, n in enumerate(numbers) if n is None], fresh)
+        elif pipeline.samples is None and not same_weights:
+            one["mix"] = [0] * len(names)
+        if again:
+            cut_rows |= _from_their_start(one, again, read_again)
+        fitted.append(one)
+    if again:
+        changed = ", ".join(shown(names[i]) for i in sorted(again))
+        log.warning(
+            "resume: what makes rows ready changed for %s; rows that were held are read again from their start, "
+            "%d of them were partly delivered",
+            changed,
+            len(cut_rows),
+        )
+    return fitted
+
+
+def _looked_at_again(saved: Saved, states: list[State], pipeline: Pipeline) -> list[State]:
+    """A lane that was over may have rows again: of a source that was added, of one more pass."""
+    if saved.fingerprint == pipeline.recipe.fingerprint():
+        check_ends(pipeline, states, saved.epoch)
+        return states
+    found = []
+    for number, state in enumerate(states):
+        off, over = ends_of(pipeline, number, len(states), saved.epoch, state)
+        fillers = state["z"] if over else 0
+        found.append({**state, "n": turns(saved, number), "z": fillers, "off": off, "o": int(over)})
+    return found
+
+
+def _with_sources(
+    state: State, numbers: Sequence[int | None], pipeline: Pipeline, lane: int, lanes: int, epoch: int
+) -> State:
+    """`numbers`: for each source of the recipe, its number in the state."""
+    now = {n: i for i, n in enumerate(numbers) if n is not None}
+
+    def pieces(name: str) -> list[list[int]]:
+        return [[now[piece[0]], *piece[1:]] for piece in state[name] if piece[0] in now]
+
+    return {
+        **state,
+        "src": [
+            pipeline.pool(i, lane, lanes, epoch).state_dict() if n is None else state["src"][n]
+            for i, n in enumerate(numbers)
+        ],
+        "mix": [0 if n is None else state["mix"][n] for n in numbers],
+        "tok": [0 if n is None else state["tok"][n] for n in numbers],
+        "off": sorted(now[n] for n in state["off"] if n in now),
+        "held": pieces("held"),
+        "rest": pieces("rest"),
+    }
+
+
+def _weights(saved: Saved, pipeline: Pipeline) -> bool:
+    if saved.fingerprint == pipeline.recipe.fingerprint():
+        return True
+    old, new = saved.read_recipe(), pipeline.recipe
+    weights = [[part.weight for part in recipe.parts] for recipe in (old, new)]
+    return old.mix == new.mix and weights[0] == weights[1]
+
+
+def _from_their_start(state: State, again: set[int], seen: set[Row]) -> set[Row]:
+    """Pieces of other tokens mean nothing: their rows are read again. Gives those that were partly delivered.
+
+    `seen`: rows that other lanes read again: after a re-deal, samples of one row can wait in several.
+    """
+    pieces = [piece for name in ("held", "rest") for piece in state[name] if piece[0] in again]
+    rows = [row for row in dict.fromkeys(_row(piece) for piece in pieces) if row not in seen]
+    seen.update(rows)
+    for name in ("held", "rest"):
+        state[name] = [piece for piece in state[name] if piece[0] not in again]
+    # Where whole samples are given, what is held are rows of which all samples are still to come.
+    name = "held" if of_samples([state]) else "rest"
+    state[name] = [[*row, 0, 0, -1] for row in rows] + state[name]
+    return {_row(piece) for piece in pieces if piece[3] or piece[4]}
+
+
+def _row(piece: Sequence[int]) -> Row:
+    return piece[0], piece[1], piece[2]
+
+
+def saved_of(pipeline: Pipeline, place: Place, lanes: Sequence[bytes | None] | None = None) -> Saved:
+    """A place as a state. `lanes`: those of this rank, or of all ranks; default: the place's own."""
+    recipe = pipeline.recipe
+    return Saved(
+        recipe=recipe.text,
+        fingerprint=recipe.fingerprint(),
+        facts=pipeline.facts,
+        size=pipeline.size,
+        m=place.m,
+        m_plan=place.m_plan,
+        m_epoch=place.m_epoch,
+        epoch=place.epoch,
+        lanes=tuple(place.lanes if lanes is None else lanes),
+    )
+
+
+# --- for people
+
+
+def entries(pipeline: Pipeline, lanes: Sequence[State | None]) -> list[dict[str, Any]]:
+    """The row offsets of each source; `None` for lanes that this rank does not have."""
+    found = []
+    for i, fact in enumerate(pipeline.facts):
+        pools: list[tuple[int, Pool]] = []
+        for number, lane in enumerate(lanes):
+            if lane is not None:
+                pool = pipeline.pool(i, number, len(lanes))
+                pool.last = None
+                pool.load_state_dict(lane["src"][i])
+                pools.append((number, pool))
+        waiting = [{tuple(p[1:3]) for p in [*lane["held"], *lane["rest"]] if p[0] == i} for lane in lanes if lane]
+        per_lane = [_entry(pipeline, i, n, pool, held) for (n, pool), held in zip(pools, waiting, strict=True)]
+        entry: dict[str, Any] = {
+            "spec": fact.spec,
+            "shard": per_lane[0]["shard"] if per_lane else "",
+            "row_offset": _delivered([pool for _, pool in pools], waiting),
+        }
+        if pipeline.recipe.order.shuffle:
+            entry["shuffled"] = True
+        if any(pool.generation for _, pool in pools):
+            entry["dealt_anew"] = True
+        found.append({**entry, "per_lane": per_lane})
+    return found
+
+
+def readable(datasets: Sequence[dict[str, Any]], lanes: int) -> list[dict[str, Any]]:
+    """As they stand in a state: one lane needs no list of lanes."""
+    return [{k: v for k, v in entry.items() if lanes > 1 or k != "per_lane"} for entry in datasets]
+
+
+def _entry(pipeline: Pipeline, i: int, number: int, pool: Pool, held: set[Any]) -> dict[str, Any]:
+    place = pool.next_place()
+    shard, offset = "", 0
+    if place is not None:
+        chunk, position = place
+        shard = pipeline.sources[i].label(chunk.shard)
+        offset = chunk.first + int(pool.order.rows_of(chunk)[position - chunk.start])
+    rows = _delivered([pool], [held])
+    return {"lane": number, "lanes": pool.lanes, "shard": shard, "row_offset": rows, "offset": offset}
+
+
+def _delivered(pools: Sequence[Pool], waiting: Sequence[set[Any]]) -> int:
+    """Rows of the pass that the slowest lane is in, delivered by all.
+
+    In file order: those before the first that waits, so that going on from there loses none.
+    """
+    if not pools:
+        return 0
+    low = min(pool.epoch for pool in pools)
+    if not pools[0].rules.shuffle and not any(pool.generation for pool in pools):
+        return sum(_in_order(pool, low, held) for pool, held in zip(pools, waiting, strict=True))
+    held = sum(epoch == low for rows in waiting for epoch, _ in rows)
+    if pools[0].rules.coordinate != "rows":
+        return max(0, sum(pool.draws for pool in pools if pool.epoch == low) - int(held))
+    order = pools[0].orders(low)
+    own = sum(length(pool.share_of(low)) for pool in pools)
+    if any(pool.generation for pool in pools) and len(pools) == pools[0].lanes:
+        own = order.num_rows  # a pass that was dealt anew in its middle: all of it but what is left
+    return max(0, own - sum(length(left_of(pool, order)) for pool in pools) - int(held))
+
+
+def _in_order(pool: Pool, epoch: int, waiting: set[Any]) -> int:
+    """Rows of a lane's share before the first that was not delivered. Draws are in order here."""
+    first = min((position for e, position in waiting if e == epoch), default=None)
+    share = pool.share_of(epoch)
+    if first is not None:
+        return length((start, min(stop, first)) for start, stop in share if start < first)
+    if pool.rules.coordinate != "rows":
+        return pool.draws if pool.epoch == epoch else 0
+    return length(share) - length(left_of(pool, pool.orders(epoch)))
+
+
+def log_places(datasets: Sequence[dict[str, Any]]) -> None:
+    for entry in datasets:
+        offset = entry["per_lane"][0]["offset"] if entry["per_lane"] else 0
+        log.info(
+            "resume: spec=%s sample_row=%d shard=%s offset=%d",
+            shown(entry["spec"], 1000),
+            entry["row_offset"],
+            entry["shard"],
+            offset,
+        )

@@ -1,0 +1,137 @@
+"""Lanes of samples: formatters, media, limits that start anew with each epoch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.address import Address
+from headrace.batch import Batch
+from headrace.fetch.media.policy import MediaPolicy
+from headrace.make.feed import Feed
+from headrace.make.formatted import Formatted, Formatter
+from headrace.make.prepare import Ready
+from headrace.mix.turns import MODALITIES, Limits, Pick, Quotas, Turns, quotas_in, turns_state
+from headrace.sequence.finish import Finish
+from headrace.sequence.media import collate_fn, copied
+from headrace.sequence.samples import Faults, Finished, SampleBatcher
+from headrace.stage import State
+
+if TYPE_CHECKING:
+    from headrace.make.tokenize import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a source's rows are made into."""
+
+    formatter: Formatter
+    modality: Literal["text", "image", "video", "audio"] = "text"
+    policy: MediaPolicy = field(default_factory=MediaPolicy)
+    group_by: str | None = None
+    """Rows that follow each other with the same value in this column are one row to the formatter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Everything about samples that is not in the recipe, because it may be code."""
+
+    shapes: tuple[Shape, ...]
+    """Of each source."""
+    tokens: Mapping[str, str]
+    finish: Finish
+    limits: Limits
+    repeat: int = 1
+    """How often each sample is given."""
+    learn_all: bool = True
+    faults: Faults = field(default_factory=Faults)
+    together: bool = True
+    """Whether batches are collated; else each is one sample, as it is."""
+
+    def prepare(self, i: int, tokenizer: Tokenizer) -> Formatted:
+        shape = self.shapes[i]
+        return Formatted(
+            shape.formatter,
+            self.tokens,
+            tokenizer,
+            learn_all=self.learn_all,
+            group_by=shape.group_by,
+            keep_errors=self.faults.policy == "skip",
+        )
+
+    def mark(self, i: int) -> str:
+        """Changes with what makes the rows of a source ready. Of code, the name stands for it."""
+        shape = self.shapes[i]
+        name = getattr(shape.formatter, "__qualname__", type(shape.formatter).__qualname__)
+        text = "\n".join(
+            [name, str(shape.group_by), str(self.learn_all), *(f"{k}={v}" for k, v in sorted(self.tokens.items()))]
+        )
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def mixer(
+        self,
+        feeds: Sequence[Feed],
+        names: Sequence[str],
+        lane: tuple[int, int],
+        fetch: Callable[[Sequence[tuple[int, int, int]]], Sequence[Ready]],
+    ) -> Turns:
+        return Turns(feeds, names, self._modalities, lane, self.limits, fetch)
+
+    def batcher(self, batch_size: int, names: Sequence[str], take_back: Callable[[Pick], None]) -> SampleBatcher:
+        def finish(row: Ready, sub: int) -> dict[str, Any]:
+            address = Address(names[row.source], row.epoch, row.shard, row.row)
+            return self.finish(row.samples[sub], address, self.shapes[row.source].policy)
+
+        return SampleBatcher(batch_size, self.repeat, self.finish.max_length, finish, self.faults, take_back)
+
+    def collated(self, items: Sequence[Finished], names: Sequence[str]) -> Batch:
+        places = [(names[item.row.source], item.row.epoch, item.row.shard, item.row.row) for item in items]
+        if self.together:
+            return Batch.of_rows(collate_fn([item.made for item in items]), places)
+        # What is given again must not have changed because someone wrote into it.
+        return Batch.of_rows(copied(items[0].made) if self.repeat > 1 else items[0].made, places)
+
+    # --- states of lanes
+
+    def fresh(self, lane: int, lanes: int, epoch: int) -> State:
+        """What the state of a lane has at the start of an epoch. Lanes begin with different sources."""
+        quotas = Quotas.of(self.limits, self._modalities).share(self._modalities, lane, lanes, epoch)
+        return {**self._state(quotas, lane), "num": [0] * (1 + len(MODALITIES)), "bad": 0}
+
+    def redealt(self, states: Sequence[State], lane: int, lanes: int) -> State:
+        """What one of `lanes` lanes gets of all that is left of the limits."""
+        left = [quotas_in(state) for state in states]
+        together = Quotas(
+            sum(one.total for one in left),
+            [sum(values) for values in zip(*(one.sources for one in left), strict=True)],
+            [sum(values) for values in zip(*(one.kinds for one in left), strict=True)],
+        )
+        return self._state(together.share(self._modalities, lane, lanes), lane)
+
+    def fitted(self, state: State, new: Sequence[int], fresh: State) -> State:
+        """A state for these sources, some of them `new`: they get what they have at the start of an epoch."""
+        left, fresh_left = quotas_in(state), quotas_in(fresh)
+        sources = [fresh_left.sources[i] if i in new else one for i, one in enumerate(left.sources)]
+        limited = self.limits.per_modality or {}
+        rooms = [
+            sum(one for one, modality in zip(sources, self._modalities, strict=True) if modality == kind)
+            for kind in MODALITIES
+        ]
+        kinds = [
+            one if kind in limited else room for kind, one, room in zip(MODALITIES, left.kinds, rooms, strict=True)
+        ]
+        return {**state, **self._state(Quotas(left.total, sources, kinds).reached(self._modalities), state["lim"][0])}
+
+    def _state(self, quotas: Quotas, first: int) -> State:
+        return turns_state(quotas, first % len(self.shapes))
+
+    def items_left(self, state: State) -> int:
+        """What a lane has still to give in this epoch."""
+        again: int = sum(max(0, self.repeat - part[4]) for part in state["rest"])
+        return int(state["lim"][1]) * self.repeat + again
+
+    @property
+    def _modalities(self) -> list[str]:
+        return [shape.modality for shape in self.shapes]

@@ -1,0 +1,212 @@
+"""The state of a run: an envelope around the states of its lanes. JSON, kilobytes, the same from every rank.
+
+`lanes`, `sources` and `recipe` are texts: checkpoint formats that map a saved tree onto an existing one cut lists and
+drop keys silently where the two differ in shape.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.errors import StateError, shown
+from headrace.fetch.pool import PoolSize
+from headrace.recipe import Recipe
+from headrace.serve.pipeline import Fact, facts_from, facts_to
+from headrace.stage import State
+
+FORMAT = 1
+NUMBERS = ("L", "K", "pool_bytes", "m", "m_plan", "m_epoch", "epoch")
+KEYS = frozenset(("format", "fingerprint", "recipe", "sources", "revisions", *NUMBERS, "resume_state", "lanes"))
+MOST_LANES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A state, taken apart."""
+
+    recipe: str
+    fingerprint: str
+    facts: tuple[Fact, ...]
+    size: PoolSize
+    m: int
+    """Micro-batches of the run that were delivered."""
+    m_plan: int
+    """...when these lanes began: at the start, at an epoch's, or at a re-deal."""
+    m_epoch: int
+    """...when the trainer's epoch began."""
+    epoch: int
+    """The trainer's."""
+    lanes: tuple[bytes | None, ...]
+    """The canonical JSON of each lane; None: not in this part of the state."""
+
+    def to_state(self, datasets: list[dict[str, Any]]) -> State:
+        return {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "recipe": self.recipe,
+            "sources": _json(facts_to(self.facts)),
+            "revisions": {fact.name: fact.revision for fact in self.facts},
+            "L": len(self.lanes),
+            "K": self.size.chunks,
+            "pool_bytes": self.size.nbytes,
+            "m": self.m,
+            "m_plan": self.m_plan,
+            "m_epoch": self.m_epoch,
+            "epoch": self.epoch,
+            "resume_state": {"datasets": datasets},
+            "lanes": "[" + ",".join("null" if lane is None else lane.decode() for lane in self.lanes) + "]",
+        }
+
+    @classmethod
+    def from_state(cls, state: Any) -> Saved:
+        if not isinstance(state, dict):
+            raise StateError(f"a state is a dict, this is {type(state).__name__}; nothing was changed")
+        _check_format(state)
+        numbers = {name: _whole(name, state) for name in NUMBERS}
+        lanes = _parsed("lanes", state)
+        if not isinstance(lanes, list) or len(lanes) != numbers["L"] or not 0 < len(lanes) <= MOST_LANES:
+            found = len(lanes) if isinstance(lanes, list) else shown(lanes)
+            raise StateError(f"lanes: {numbers['L']} states are expected, there are {found}; nothing was changed")
+        for i, lane in enumerate(lanes):
+            if lane is not None and not isinstance(lane, dict):
+                raise StateError(f"lanes: lane {i} is {shown(lane)!r}, not a state; nothing was changed")
+        for name in ("recipe", "fingerprint"):
+            if not isinstance(state.get(name), str):
+                raise StateError(f"{name}: a text is expected, not {shown(state.get(name))!r}; nothing was changed")
+        if numbers["m"] < max(numbers["m_plan"], numbers["m_epoch"]) or not numbers["K"] or not numbers["pool_bytes"]:
+            raise StateError(
+                f"m={numbers['m']}, m_plan={numbers['m_plan']}, K={numbers['K']}, pool_bytes={numbers['pool_bytes']}: "
+                f"these numbers do not go together; nothing was changed"
+            )
+        return cls(
+            recipe=state["recipe"],
+            fingerprint=state["fingerprint"],
+            facts=tuple(facts_from(_parsed("sources", state))),
+            size=PoolSize(chunks=numbers["K"], nbytes=numbers["pool_bytes"]),
+            m=numbers["m"],
+            m_plan=numbers["m_plan"],
+            m_epoch=numbers["m_epoch"],
+            epoch=numbers["epoch"],
+            lanes=tuple(None if lane is None else canonical(lane) for lane in lanes),
+        )
+
+    def read_recipe(self) -> Recipe:
+        try:
+            return Recipe.from_dict(json.loads(self.recipe))
+        except (ValueError, RecursionError, TypeError) as error:
+            raise StateError(f"recipe: it cannot be read: {shown(error)}") from error
+
+    @property
+    def missing(self) -> list[int]:
+        return [i for i, lane in enumerate(self.lanes) if lane is None]
+
+    def lane_states(self) -> list[State]:
+        """All lanes; a part of a state is not enough."""
+        if self.missing:
+            raise StateError(
+                f"the state has no lanes {_few(self.missing)} of {len(self.lanes)}: it is one rank's part; "
+                f"join the parts of all ranks with headrace.merge_states([...])"
+            )
+        return [json.loads(lane) for lane in self.lanes if lane is not None]
+
+
+def merge_states(states: Iterable[State]) -> State:
+    """One state out of the parts that ranks saved one by one, all at the same step."""
+    parts = list(states)
+    if not parts:
+        raise StateError("merge_states([]): the parts of all ranks are expected")
+    saved = [Saved.from_state(part) for part in parts]
+    first = saved[0]
+    lanes = list(first.lanes)
+    for rank, one in enumerate(saved[1:], 1):
+        for name in ("fingerprint", "facts", "size", "m", "m_plan", "m_epoch", "epoch"):
+            if getattr(one, name) != getattr(first, name):
+                here, there = shown(getattr(one, name)), shown(getattr(first, name))
+                raise StateError(f"{name}: part {rank} has {here}, part 0 has {there}; parts of one step are expected")
+        if len(one.lanes) != len(lanes):
+            raise StateError(f"part {rank} is of {len(one.lanes)} lanes, part 0 of {len(lanes)}")
+        for i, lane in enumerate(one.lanes):
+            if lane is None:
+                continue
+            if lanes[i] is not None and lanes[i] != lane:
+                raise StateError(f"lane {i} comes in two parts with two states; parts of one step are expected")
+            lanes[i] = lane
+    whole = replace(first, lanes=tuple(lanes))
+    whole.lane_states()
+    return whole.to_state(_merged_entries([part.get("resume_state") for part in parts]))
+
+
+def canonical(lane: State) -> bytes:
+    return _json(lane).encode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _check_format(state: State) -> None:
+    found = state.get("format")
+    if isinstance(found, int) and not isinstance(found, bool) and found > FORMAT:
+        raise StateError(
+            f"format: the state was written by a newer version (format {found}, this one reads up to {FORMAT}); "
+            f"upgrade headrace"
+        )
+    if found != FORMAT or isinstance(found, bool):
+        raise StateError(f"format: {shown(found)!r} is not a format of a loader's state; nothing was changed")
+    # A key that is not ours might be of a later version and mean something; one with a dot or slash is someone else's.
+    odd = [key for key in state if key not in KEYS and not (isinstance(key, str) and set(key) & set("./"))]
+    lost = sorted(KEYS - set(state))
+    if odd or lost:
+        what = f"has an unknown field {shown(odd[0])!r}" if odd else f"lacks the field {lost[0]!r}"
+        raise StateError(f"the state {what}; nothing was changed")
+
+
+def _whole(name: str, state: State) -> int:
+    value = state.get(name)
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise StateError(f"{name}: a whole number from 0 on is expected, not {shown(value)!r}; nothing was changed")
+    return value
+
+
+def _parsed(name: str, state: State) -> Any:
+    value = state.get(name)
+    try:
+        if isinstance(value, str):
+            return json.loads(value, parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"{name}: this is not JSON: {shown(error)}; nothing was changed") from error
+    raise StateError(f"{name}: a text is expected, not {shown(value)!r}; nothing was changed")
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"{word} is no number of a state")
+
+
+def _few(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+
+
+def _merged_entries(found: list[Any]) -> list[dict[str, Any]]:
+    """The readable entries of all parts: those of a source together, each lane once and in order."""
+    parts = [value.get("datasets") if isinstance(value, dict) else None for value in found]
+    if not all(isinstance(part, list) and len(part) == len(parts[0] or []) for part in parts):
+        raise StateError("resume_state.datasets: an entry for each source is expected in each part")
+    return [_merged_entry(list(of_source)) for of_source in zip(*parts, strict=True)]
+
+
+def _merged_entry(entries: list[Any]) -> dict[str, Any]:
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise StateError("resume_state.datasets: the entry of a source is a dict")
+    lanes = [lane for entry in entries for lane in entry.get("per_lane") or []]
+    known = all(
+        isinstance(lane, dict) and {type(lane.get(k)) for k in ("lane", "row_offset")} == {int} for lane in lanes
+    )
+    if not lanes or not known:
+        return dict(entries[0])
+    by_lane = {lane["lane"]: lane for lane in lanes}
+    rows = sum(lane["row_offset"] for lane in by_lane.values())
+    in_order = [by_lane[number] for number in sorted(by_lane)]
+    return {**entries[0], "shard": in_order[0].get("shard"), "row_offset": rows, "per_lane": in_order}

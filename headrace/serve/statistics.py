@@ -1,0 +1,62 @@
+"""What a loader has delivered, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.batch import Batch
+from headrace.recipe import Recipe
+
+
+class Statistics:
+    def __init__(self) -> None:
+        self.batches = self.pads = self.sequences = self.tokens = self.rows = 0
+        self.wait_seconds = 0.0
+        self._job = -1
+        self._lanes: dict[int, tuple[int, int]] = {}
+        """Of each lane in this job, the rows dropped and the tokens cut off."""
+        self._before = (0, 0)
+        """...and of all lanes in the jobs before."""
+
+    def count(self, batch: Batch, waited: float) -> None:
+        self.wait_seconds += waited
+        if batch.pad:
+            self.pads += 1
+            return
+        self.batches += 1
+        if batch.packed:
+            self.sequences += batch.num_sequences
+            self.tokens += batch.num_tokens
+        else:
+            self.rows += batch.num_rows
+
+    def lane(self, job: int, number: int, dropped: int, truncated: int) -> None:
+        """What a lane says of itself since it was opened, which it is for each job."""
+        if job != self._job:
+            self._job, self._before, self._lanes = job, self._losses(), {}
+        self._lanes[number] = (dropped, truncated)
+
+    def _losses(self) -> tuple[int, int]:
+        found = [self._before, *self._lanes.values()]
+        return sum(dropped for dropped, _ in found), sum(truncated for _, truncated in found)
+
+    def as_dict(self, recipe: Recipe, of_samples: bool = False) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "batches": self.batches,
+            "pad_batches": self.pads,
+            "wait_seconds": round(self.wait_seconds, 6),
+            "rows_dropped": self._losses()[0],
+        }
+        if of_samples:
+            return {**found, "samples": self.rows, "samples_truncated": self._losses()[1]}
+        if recipe.pack is None:
+            return {**found, "rows": self.rows}
+        room = self.sequences * recipe.pack.seq_len
+        fill = round(self.tokens / room, 6) if room else 0.0
+        return {
+            **found,
+            "sequences": self.sequences,
+            "tokens": self.tokens,
+            "fill": fill,
+            "tokens_truncated": self._losses()[1],
+        }

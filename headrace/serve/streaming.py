@@ -1,0 +1,300 @@
+"""`TrueStreamingDataset`: text, code, chat, tools, images, video and speech from many sources in one stream.
+
+It only describes: sources, formatters and limits become a recipe and lanes of samples, and the house does the work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from headrace.errors import SpecError, StateError, shown
+from headrace.fetch.media.policy import MediaPolicy
+from headrace.files import publish_json
+from headrace.make.describe import Tokenize
+from headrace.make.tokenize import open_tokenizer
+from headrace.make.tokens import full_tokens
+from headrace.mix.describe import Mix, whole
+from headrace.recipe import Order, Recipe
+from headrace.run import Run
+from headrace.sequence.finish import Finish
+from headrace.sequence.samples import Faults
+from headrace.serve.entries import entries_of, limits_of
+from headrace.serve.epoch import epoch_start, first_place
+from headrace.serve.loader import Loader, Serving
+from headrace.serve.pipeline import Opener, Pipeline, open_indexed
+from headrace.serve.positions import no_view, positions, skipped_to, streaming_view
+from headrace.serve.resume import Place, placed, saved_of
+from headrace.serve.samples import Samples
+from headrace.serve.state import Saved
+from headrace.serve.worker import Job, Maker
+from headrace.stage import State
+
+LARGEST_STATE = 64 << 20
+
+
+class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
+    """Samples of many sources in turn, with limits per epoch; exact resume by seeking.
+
+    `dataset_configs`: category to entries `{name, path, config?, split?, local?, format?, modality?, field_map?,
+    group_by?, allow_eval?, ...}`. `path` is a repo on the Hub, a file or pattern (.jsonl, .parquet; `local`: JSON
+    lines), or `known:<name>`; `format` names another of the format functions, or the kind of the files.
+
+    Each `iter()` is one epoch, or what is left of one; the next goes on with the sources. Nothing is opened before.
+    `loader()` is the way to batches with workers and an exact state. Under a plain DataLoader each worker knows of
+    its own share only: the state stays in the workers, and lasts as long as they do (`persistent_workers`).
+    """
+
+    def __init__(
+        self,
+        dataset_configs: dict[str, list[dict[str, Any]]],
+        format_functions: dict[str, Callable[..., Any]],
+        tokenizer: Any,
+        tokens: dict[str, str],
+        image_processor: Any,
+        max_length: int = 1024,
+        max_per_epoch: int = 2000,
+        max_per_dataset: int = 100,
+        sample_repeat: int = 2,
+        voice_processor: Any = None,
+        max_video_frames: int = 32,
+        video_size: int = 256,
+        image_size: int = 256,
+        audio_n_mels: int = 80,
+        audio_max_length: int = 1000,
+        audio_sample_rate: int = 16000,
+        resume_state_path: str | None = None,
+        use_raw_waveform: bool = True,
+        modality_max_values: dict[str, int] | None = None,
+    ) -> None:
+        entries = entries_of(dataset_configs, format_functions)
+        limits = limits_of(max_per_epoch, max_per_dataset, modality_max_values)
+        self.is_dual_training = modality_max_values is not None
+        self.max_per_epoch = limits.per_epoch
+        self.sample_repeat = whole("sample_repeat", sample_repeat, 1)
+        self._tokenizer = open_tokenizer(tokenizer, Tokenize(tokenizer=_name(tokenizer), bos=False, eos=False))
+        pad = self._tokenizer.pad_id if self._tokenizer.pad_id is not None else self._tokenizer.eos_id
+        finish = Finish(
+            max_length=whole("max_length", max_length, 1),
+            pad_id=pad or 0,
+            image_processor=image_processor,
+            voice_processor=voice_processor,
+            image_size=whole("image_size", image_size, 1),
+            video_size=whole("video_size", video_size, 1),
+            max_video_frames=whole("max_video_frames", max_video_frames, 1),
+            audio_sample_rate=whole("audio_sample_rate", audio_sample_rate, 1),
+            audio_n_mels=whole("audio_n_mels", audio_n_mels, 1),
+            audio_max_length=whole("audio_max_length", audio_max_length, 1),
+            use_raw_waveform=use_raw_waveform,
+        )
+        parts = tuple(entry.part for entry in entries)
+        self._recipe = Recipe(parts=parts, mix=Mix(order="round_robin"), order=Order(shuffle=False), batch_size=1)
+        self._samples = Samples(
+            shapes=tuple(entry.shape for entry in entries),
+            tokens=full_tokens(tokens),
+            finish=finish,
+            limits=limits,
+            repeat=self.sample_repeat,
+            together=False,
+        )
+        self._cache_dir: str | Path | None = None
+        self._opener: Opener = open_indexed
+        self.truncated = 0
+        """Samples given by this process whose end did not fit into `max_length`."""
+        self._saved: State | None = None
+        """Where to go at the next `iter()`."""
+        self._forget()
+        if resume_state_path is not None and Path(resume_state_path).exists():
+            self._load_streaming_state(resume_state_path)
+
+    def configure(
+        self,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        learn: str = "all",
+        faults: Faults | None = None,
+        media: MediaPolicy | None = None,
+        cache_dir: str | Path | None = None,
+        opener: Opener = open_indexed,
+    ) -> TrueStreamingDataset:
+        """What the constructor has no room for. `learn`: `all` tokens, or those of `assistant` turns only. `faults`:
+        whether rows that cannot be made samples may be skipped. `media`: what rows may name, and how large it may be.
+        """
+        if learn not in ("all", "assistant"):
+            raise SpecError(f"learn={shown(learn)!r}: 'all' tokens are learned, or those of 'assistant' turns")
+        self._recipe = replace(self._recipe, order=Order(shuffle=shuffle, seed=seed))
+        shapes = self._samples.shapes
+        if media is not None:
+            policies = [replace(media, root=media.root or shape.policy.root) for shape in shapes]
+            shapes = tuple(replace(shape, policy=one) for shape, one in zip(shapes, policies, strict=True))
+        self._samples = replace(self._samples, shapes=shapes, learn_all=learn == "all", faults=faults or Faults())
+        self._cache_dir, self._opener = cache_dir, opener
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        """Nothing is open, and nothing was given."""
+        self._pipeline: Pipeline | None = None
+        self._place: Place | None = None
+        self._own: frozenset[int] | None = None
+        """The lanes that this process knows the places of; None: all."""
+        self._loader: Loader | None = None
+        """Gives the samples instead of us."""
+
+    # --- samples
+
+    def __len__(self) -> int:
+        """Yields of an epoch, over all ranks and workers."""
+        return self.max_per_epoch * self.sample_repeat
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        place, pipeline = self._begin(workers), self._opened()
+        lanes, ranks, rank = len(place.lanes), pipeline.run.world_size, pipeline.run.rank
+        turns = range(number, lanes // ranks, workers)
+        own = frozenset((place.m + rank + turn * ranks) % lanes for turn in turns)
+        facts: dict[str, Any] = {"epoch": place.epoch, "lanes": lanes, "ranks": ranks}
+        facts |= {"states": {lane: place.lanes[lane] for lane in own}, "worker": number, "workers": workers}
+        maker = Maker(pipeline, Job(number=0, m=place.m + rank, **facts))
+        cut: dict[int, int] = {}
+        """Truncated samples of each lane."""
+        try:
+            while (made := maker.make(until_over=True)) is not None:
+                if made.filling:
+                    continue
+                lane, m = made.batch.m % lanes, made.batch.m - rank + ranks
+                self.truncated += made.truncated - cut.get(lane, 0)
+                cut[lane] = made.truncated
+                receipts = maker.receipts()
+                states = [receipts.get(i, state) for i, state in enumerate(place.lanes)]
+                self._place, self._own = replace(place, lanes=states, m=m), None if len(own) == lanes else own
+                yield dict(made.batch)
+        finally:
+            maker.close()
+        assert self._place is not None
+        self._place = epoch_start(pipeline, self._place, place.epoch + 1)
+        if workers > 1:  # each goes on by itself, with the lanes that it had
+            m = self._place.m + place.m % lanes
+            self._place = replace(self._place, m=m, m_plan=m, m_epoch=m)
+
+    def _opened(self) -> Pipeline:
+        if self._pipeline is None:
+            self._pipeline = self._new_pipeline(self._recipe, self._samples)
+        return self._pipeline
+
+    def _new_pipeline(self, recipe: Recipe, samples: Samples) -> Pipeline:
+        """Not before it is needed: by then a process group is up, if there is one."""
+        run = Run.here(cache_dir=self._cache_dir)
+        return Pipeline(recipe, run, self._tokenizer, samples=samples, opener=self._opener)
+
+    def _begin(self, workers: int) -> Place:
+        """Where the epoch begins, dealt so that these workers can serve it."""
+        wanted = self._opened().run.world_size * workers
+        state = self._saved if self._loader is None else self._loader.state_dict()
+        if state is None and self._place is not None and len(self._place.lanes) % wanted:
+            state = self._state()
+        if state is not None:
+            self._place, self._own = self._resumed(state, wanted), None
+            self._saved = self._loader = None
+        if self._place is None:
+            pipeline = self._opened()
+            pipeline.fix(wanted)
+            self._place = first_place(pipeline, wanted)
+        return self._place
+
+    def _resumed(self, state: State, lanes: int) -> Place:
+        """From a whole state, or from bare positions."""
+        saved = Saved.from_state(self._whole(state))
+        pipeline = self._opened().resumed(saved.facts, saved.size)
+        place = placed(saved, pipeline, lanes, lanes)
+        self._pipeline = pipeline
+        return place
+
+    def _whole(self, state: State) -> State:
+        if "lanes" in state:
+            return state
+        pipeline = self._opened().resumed()
+        pipeline.fix(1)
+        place = skipped_to(pipeline, state)
+        return saved_of(pipeline, place).to_state([])
+
+    def loader(self, batch_size: int = 8, **serving: Any) -> Loader:
+        """Batches through `collate_fn`, with workers and an exact state. `serving`: fields of `Serving`.
+
+        It goes on from where we are, and is from now on what our state tells of.
+        """
+        state = self._saved if self._loader is None else self._loader.state_dict()
+        if state is None and self._place is not None:
+            state = self._state()
+        recipe = replace(self._recipe, batch_size=batch_size)
+        loader = Loader(self._new_pipeline(recipe, replace(self._samples, together=True)), Serving(**serving))
+        if state is not None:
+            loader.load_state_dict(self._whole(state))
+        self._forget()
+        self._saved, self._loader = None, loader
+        return loader
+
+    # --- state
+
+    def _state(self) -> State:
+        """As a loader would give it; of several ranks or workers, the part that is known here."""
+        assert self._place is not None
+        known = [lane if self._own is None or i in self._own else None for i, lane in enumerate(self._place.lanes)]
+        return saved_of(self._opened(), self._place, known).to_state([])
+
+    @property
+    def _streaming_state(self) -> dict[str, Any]:
+        """Counts for people; `headrace` is what a resume needs. Of several ranks or workers, what this one gave."""
+        if self._loader is not None:
+            view = streaming_view(self._loader.pipeline, self._loader.place)
+            return {**view, "headrace": self._loader.state_dict(gather=False)}
+        if self._saved is not None:
+            self._begin(1)
+        if self._place is None:
+            return no_view([part.name for part in self._recipe.parts])
+        return {**streaming_view(self._opened(), self._place), "headrace": self._state()}
+
+    def _save_streaming_state(self, path: str | Path) -> None:
+        """Written whole or not at all. With several ranks and a loader, all of them call this."""
+        state = self._streaming_state
+        if self._loader is not None:
+            state["headrace"] = self._loader.state_dict()
+        publish_json(Path(path), state)
+
+    def _load_streaming_state(self, path: str | Path) -> None:
+        """Goes there at the next `iter()`. Also states that only have `dataset_positions: {name: rows}`."""
+        state = _read(Path(path))
+        inner = state.get("headrace", state)
+        if isinstance(inner, dict) and "lanes" not in inner:
+            positions(inner, [part.name for part in self._recipe.parts])
+        else:
+            Saved.from_state(inner)
+        self._forget()
+        self._saved = inner
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_STATE:
+            raise StateError(f"{path}: a state is kilobytes, this file has {path.stat().st_size:,} bytes")
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"state file unreadable: {path} ({shown(error)}); nothing was changed") from error
+    if not isinstance(found, dict):
+        raise StateError(f"{path}: a state is a JSON object, this is {type(found).__name__}; nothing was changed")
+    return found
+
+
+def _name(tokenizer: Any) -> str:
+    if isinstance(tokenizer, str | Path):
+        return str(tokenizer)
+    return str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)

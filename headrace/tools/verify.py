@@ -1,0 +1,75 @@
+"""`headrace verify STATE`: whether a saved state can have come about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.errors import shown
+from headrace.tools.states import read_states
+
+if TYPE_CHECKING:
+    from headrace.serve.verify import Progress, Report
+
+MOST_LINES = 40
+"""Of lanes that are as they should be; those that are not are all shown."""
+
+
+def verify(
+    state: Annotated[
+        list[Path], typer.Argument(help="A file with json.dumps(loader.state_dict()); or the parts of all ranks.")
+    ],
+    recipe: Annotated[Path | None, typer.Option(help="A recipe in YAML, instead of the one in the state.")] = None,
+    cache_dir: Annotated[Path | None, typer.Option(help="Where indices are kept; default: data")] = None,
+) -> None:
+    """Replay the draws of a state, without reading a row, and say whether each source of each lane can be there.
+
+    The sources that the recipe names are opened and counted: give --recipe for a state from someone you do not trust.
+    """
+    from headrace.recipe import Recipe
+    from headrace.run import Run
+    from headrace.serve.verify import verify as verify_state
+
+    found = read_states(state)
+    given = None if recipe is None else Recipe.from_yaml(recipe)
+    run = Run.here(cache_dir=cache_dir, rank=0, world_size=1)
+    with _bar() as progress:
+        report = verify_state(found, recipe=given, run=run, progress=progress)
+    _show(report, Console(), f"m={found['m']}, {found['L']} lanes")
+    if not report.is_reachable:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """On the terminal, where there is one; it is gone when done."""
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("replaying draws", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
+
+
+def _show(report: Report, console: Console, what: str) -> None:
+    title = "This state is reachable" if report.is_reachable else "This state is NOT reachable"
+    table = Table("source", "lane", "pass", "rows drawn", "", title=f"{title} ({what})")
+    wrong = [check for check in report.checks if check.problems]
+    fine = [check for check in report.checks if not check.problems]
+    for check in [*wrong, *fine[:MOST_LINES]]:
+        words = [shown(check.source), shown(check.lane), shown(check.epoch), shown(check.draws)]
+        told = "\n".join(check.problems) or "ok"
+        # As plain text: square brackets in a name are no markup.
+        table.add_row(*map(Text, words), Text(told, style="red" if check.problems else "green"))
+    if len(fine) > MOST_LINES:
+        table.add_row("…", f"{len(fine) - MOST_LINES} more", "", "", Text("ok", style="green"))
+    console.print(table)
+    for problem in report.problems:
+        console.print(Text(problem, style="red"))

@@ -1,0 +1,221 @@
+"""Where media stand in a text, and what is to be made of words and pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from formatting import T, bare, learned, one, run
+
+IMAGE = T["image_start"] + T["image_end"]
+VIDEO = T["video_start"] + T["video_end"]
+BOX = {"bytes": b"png", "path": "a.png"}
+
+
+def asked(*content: Any, images: Any = None, column: str = "images") -> dict[str, Any]:
+    turns = [{"role": "user", "content": part} for part in content]
+    return {"messages": [*turns, {"role": "assistant", "content": "a"}], column: images}
+
+
+def test_marks_in_the_text_stand_for_images_in_order() -> None:
+    sample = one("vision", asked("<image>\nFirst?", "And <image> this?", images=[b"1", b"2"]))
+    assert f"<|user|>{IMAGE}First?<|/user|><|user|>And {IMAGE} this?<|/user|>" in sample["text"]
+    assert sample["images"] == [b"1", b"2"]
+
+
+def test_parts_stand_for_the_images_they_number() -> None:
+    parts = [{"type": "image", "index": 1, "text": None}, {"type": "text", "text": "or"}, {"type": "image", "index": 0}]
+    sample = one("vision", asked(parts, images=[b"1", b"2"]))
+    assert f"<|user|>{IMAGE}or{IMAGE}<|/user|>" in sample["text"]
+    assert sample["images"] == [b"2", b"1"]
+
+
+def test_parts_may_carry_their_images() -> None:
+    parts = [
+        {"type": "image_url", "image_url": {"url": "https://h/i.png"}},
+        {"type": "image", "image": BOX},
+        {"type": "text", "text": "?"},
+    ]
+    sample = one("vision", asked(parts))
+    assert sample["images"] == ["https://h/i.png", BOX]
+    assert sample["media_status"] == {"images": "url"}
+
+
+def test_images_that_nothing_stands_for_come_before_the_first_question() -> None:
+    sample = one("vision", asked("What?", images=[b"1"]))
+    assert f"<|user|>{IMAGE}What?<|/user|>" in sample["text"]
+    assert sample["image"] == b"1"
+    sample = one("vision", asked("<image>What?", images=[b"1", b"2"]))
+    assert f"<|user|>{IMAGE}{IMAGE}What?<|/user|>" in sample["text"]
+
+
+def test_a_mark_without_an_image_stays_a_word() -> None:
+    sample = one("vision", asked("<image><image> What?", images=[b"1"]))
+    assert f"<|user|>{IMAGE}<image> What?<|/user|>" in sample["text"]
+    assert "The tag <image> is old." in one("conversation", asked("The tag <image> is old."))["text"]
+
+
+def test_a_part_without_an_image_shows_nothing() -> None:
+    sample = one("vision", asked([{"type": "image"}, {"type": "text", "text": "What?"}]))
+    assert bare(sample["text"]) == "·What?··a·"
+
+
+def test_the_mark_for_images_stands_for_the_video_of_a_video_row() -> None:
+    row = {
+        "conversations": [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "a"}],
+        "video": "v.mp4",
+    }
+    assert one("video", row)["text"] == f"<|user|>{VIDEO}What?<|/user|><|assistant|>a<|/assistant|>"
+
+
+def test_placeholders_are_segments_of_their_own_and_not_learned() -> None:
+    sample = one("vision", {"image": b"i", "question": "q", "answer": "a"})
+    assert (IMAGE, False) in sample["segments"]
+
+
+def test_pages_in_columns_are_images_in_order() -> None:
+    row = {f"image_{i}": bytes([i]) if i < 4 else None for i in range(1, 21)} | {"question": "q", "answers": "['a']"}
+    sample = one("document", row)
+    assert sample["images"] == [b"\1", b"\2", b"\3"]
+    assert bare(sample["text"]) == "·······q··a·"
+
+
+@pytest.mark.parametrize(
+    ("row", "video", "status"),
+    [
+        ({"video": b"mp4"}, b"mp4", "data"),
+        ({"video": {"bytes": b"mp4", "path": None}}, {"bytes": b"mp4", "path": None}, "data"),
+        ({"frames": [b"1", b"2"]}, [b"1", b"2"], "data"),
+        ({"video_path": "x/v.mp4", "video_id": "v"}, "x/v.mp4", "path"),
+        ({"contentUrl": "https://h/v.mp4"}, "https://h/v.mp4", "url"),
+        ({"videoID": "abc"}, "abc", "id"),
+        ({"meta": {"video_id": "abc"}}, "abc", "id"),
+        ({"video": 4010069381}, 4010069381, "id"),
+    ],
+)
+def test_a_video_is_whatever_refers_to_it_best(row: dict[str, Any], video: Any, status: str) -> None:
+    sample = one("video", {**row, "question": "q", "answer": "a"})
+    assert sample["video"] == video
+    assert sample["media_status"] == {"video": status}
+
+
+def test_a_clip_says_from_where_to_where() -> None:
+    row = {"video_path": "v.mp4", "sentence": "cut it", "segment": [1.5, 4.0]}
+    assert one("video", row, {"caption": "sentence", "clip": "segment"})["clip"] == [1.5, 4.0]
+
+
+# --- speech
+
+
+def test_speech_without_audio_or_words_is_no_sample() -> None:
+    for row in (
+        {"text": "t"},
+        {"audio": b"a"},
+        {"audio": {"bytes": None, "path": None}, "text": "t"},
+        {"audio": b"a", "text": " "},
+    ):
+        assert run("voice_asr", row) == []
+        assert run("voice_tts", row) == []
+
+
+@pytest.mark.parametrize("column", ["text", "transcript", "sentence", "transcription", "normalized_text"])
+def test_transcripts_are_found_under_their_names(column: str) -> None:
+    row = {"audio": BOX, column: "words", "speaker_id": 7}
+    assert learned(one("voice_asr", row)) == "words<|/assistant|>"
+    assert "aloud: words<" in one("voice_tts", row)["text"]
+
+
+def test_normalised_text_is_read_aloud() -> None:
+    assert "aloud: two<" in one("voice_tts", {"audio": BOX, "text": "2", "text_normalized": "two"})["text"]
+
+
+def test_a_style_is_part_of_what_is_asked() -> None:
+    row = {"audio": BOX, "text": "words", "text_description": "A low voice."}
+    assert one("voice_tts", row)["text"].startswith("<|user|>Read this text aloud (A low voice): words<|/user|>")
+
+
+def test_sounds_are_described_and_no_speech() -> None:
+    sample = one("voice_asr", {"audio": BOX, "human_labels": ["Dog", "Bark"]}, {"caption": "human_labels"})
+    assert bare(sample["text"]) == "···Describe this audio.··Dog, Bark·"
+    assert "has_asr" not in sample
+
+
+def test_transcripts_are_cleaned_where_the_map_says_so() -> None:
+    fields = {"text": "text", "clean": "=speech_tags,lower"}
+    assert (
+        learned(one("voice_asr", {"audio": BOX, "text": "YES <COMMA> NO <PERIOD>"}, fields)) == "yes, no.<|/assistant|>"
+    )
+    assert run("voice_asr", {"audio": BOX, "text": "<MUSIC>"}, fields) == []
+
+
+# --- generation
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "more"),
+    [
+        ({"Prompt": "p"}, "Generate an image: p", {"has_image_gen": True, "gen_prompts": "p"}),
+        ({"jpg": b"i", "caption": "p"}, "Generate an image: p", {"gen_images": b"i"}),
+        (
+            {"source_img": b"s", "target_img": b"t", "mask_img": b"m", "instruction": "p"},
+            "··Edit this image: p",
+            {"image": b"s", "gen_images": b"t", "has_image_gen": True},
+        ),
+        (
+            {"original_image": b"s", "edited_image": b"t", "edit_prompt": "p", "edited_prompt": "x"},
+            "··Edit this image: p",
+            {"image": b"s", "gen_images": b"t"},
+        ),
+        (
+            {"name": "p", "contentUrl": "https://h/v"},
+            "Generate a video: p",
+            {"gen_videos": "https://h/v", "has_video_gen": True},
+        ),
+        (
+            {"prompt": "p", "prompt_asset": b"s", "video": b"v"},
+            "··Generate a video: p",
+            {"image": b"s", "gen_videos": b"v", "has_video_gen": True},
+        ),
+    ],
+)
+def test_what_is_to_be_made_is_told_from_the_columns(row: dict[str, Any], text: str, more: dict[str, Any]) -> None:
+    sample = one("generation", row)
+    assert bare(sample["text"]) == f"·{text}·····"
+    assert {key: sample.get(key) for key in more} == more
+
+
+@pytest.mark.parametrize(("first", "second", "winner"), [(0.2, 0.8, 2), (0.8, 0.2, 1), (0.5, 0.5, 1), (None, None, 1)])
+def test_of_two_candidates_the_liked_one_is_made(first: Any, second: Any, winner: int) -> None:
+    row: dict[str, Any] = {"prompt": "p", "video1": "https://h/1", "video2": "https://h/2"}
+    row |= {
+        "weighted_results1_A": first,
+        "weighted_results1_B": 0.1,
+        "weighted_results2_A": second,
+        "weighted_results2_B": 0.1,
+    }
+    fields = {
+        "video_a": "video1",
+        "video_b": "video2",
+        "score_a": "weighted_results1_*",
+        "score_b": "weighted_results2_*",
+    }
+    assert one("generation", row, fields)["gen_videos"] == f"https://h/{winner}"
+    assert one("generation", row)["gen_videos"] == f"https://h/{winner}"
+
+
+def test_each_clip_of_a_video_is_a_sample() -> None:
+    row = {"caption": "['a', 'b']", "timestamp": "[['0', '1'], ['1', '2']]", "url": "https://h/v"}
+    samples = run("generation", row, {"prompt": "caption", "video_url": "url", "clip": "timestamp"})
+    assert [(sample["gen_prompts"], sample["clip"]) for sample in samples] == [("a", ["0", "1"]), ("b", ["1", "2"])]
+
+
+def test_a_heading_among_the_rows_is_passed_over() -> None:
+    fields = {"source_image_url": "column0", "video_url": "column1", "prompt": ""}
+    assert run("generation", {"column0": "thumbnail_loc", "column1": "content_loc"}, fields) == []
+    sample = one("generation", {"column0": "https://h/i.jpg", "column1": "https://h/v.mp4"}, fields)
+    assert (sample["image"], sample["gen_videos"]) == ("https://h/i.jpg", "https://h/v.mp4")
+
+
+def test_a_prompt_that_looks_like_a_list_is_kept_as_it_is() -> None:
+    for fields in ({}, {"prompt": "prompt"}):
+        assert one("generation", {"prompt": "[1, 2]"}, fields)["gen_prompts"] == "[1, 2]"
