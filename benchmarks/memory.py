@@ -43,16 +43,16 @@ def _main(spec: str, cache: str, epochs: int) -> None:
             for _ in rows:
                 pass
         gc.collect()
-        found.append(_resident_megabytes())
-    print(json.dumps({"after": found, "peak": _most_resident_megabytes()}))
+        found.append(resident_megabytes())
+    print(json.dumps({"after": found, "peak": most_resident_megabytes()}))
 
 
-def _resident_megabytes() -> float:
+def resident_megabytes() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _most_resident_megabytes() -> float:
+def most_resident_megabytes() -> float:
     # Not getrusage: a child's maximum there begins with what its parent had.
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM:"))

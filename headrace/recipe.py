@@ -135,7 +135,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, with every field."""
-        from headrace.recipe_yaml import plain
+        from headrace.recipe_plain import plain
 
         values: dict[str, Any] = plain(self, defaults=True)
         return values

@@ -18,7 +18,8 @@ import yaml
 
 from headrace.catalog.source import Source
 from headrace.errors import NotFound, SpecError, shown
-from headrace.mix.describe import Change, Part, given
+from headrace.mix.describe import Part, given
+from headrace.recipe_plain import plain
 
 T = TypeVar("T")
 Lines: TypeAlias = dict[str, int]
@@ -49,41 +50,6 @@ class _Wrong(Exception):
 
 
 # --- out
-
-
-def plain(value: Any, *, defaults: bool) -> Any:
-    """A description as JSON values; with `defaults`, all its fields, else those that differ from them."""
-    if isinstance(value, Source) and _reads_back(value):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [plain(item, defaults=defaults) for item in value]
-    if not dataclasses.is_dataclass(value):
-        return value
-    out: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        if defaults or item != _default(value, field):
-            out[field.name] = plain(item, defaults=defaults)
-    if isinstance(value, Change):
-        out["weights"] = dict(value.weights)
-    if isinstance(value, Part) and not defaults and list(out) == ["source"] and isinstance(out["source"], str):
-        return out["source"]
-    return out
-
-
-def _reads_back(source: Source) -> bool:
-    try:
-        return Source.parse(str(source)) == source
-    except SpecError:
-        return False
-
-
-def _default(value: Any, field: dataclasses.Field[Any]) -> Any:
-    if isinstance(value, Part) and field.name == "name":
-        return str(value.source)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 class _Dumper(yaml.SafeDumper):

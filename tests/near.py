@@ -114,11 +114,17 @@ class NearWorker:
         self.dismiss()
         self._maker = Maker(self._pipeline, job)
         self._made: deque[Made] = deque()
+        self._error: Exception | None = None
 
     def take(self, m: int, stall_seconds: float) -> Made:
         assert self._maker is not None
-        while len(self._made) < self._ahead and (made := self._maker.make()):
-            self._made.append(made)
+        try:
+            while len(self._made) < self._ahead and self._error is None and (made := self._maker.make()):
+                self._made.append(made)
+        except Exception as error:
+            self._error = error  # it comes after the batches before it
+        if self._error is not None and not self._made:
+            raise self._error
         return self._made.popleft()
 
     def dismiss(self) -> None:
@@ -226,6 +232,11 @@ class Ranks:
             loader.close()
 
 
+def through_json(state: State) -> State:
+    back: State = json.loads(json.dumps(state))
+    return back
+
+
 # --- what makes rows ready
 
 
@@ -244,11 +255,6 @@ class Whole:
 
 def prepared(monkeypatch: pytest.MonkeyPatch, prepare: Whole) -> None:
     monkeypatch.setattr(Pipeline, "_prepare", lambda self, i: prepare)
-
-
-def through_json(state: State) -> State:
-    back: State = json.loads(json.dumps(state))
-    return back
 
 
 # --- what was delivered

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError
 from headrace.recipe import Change, Mix, Recipe
 from headrace.stage import State
 
-__all__ = ["near"]
+__all__ = ["near"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("near")
 

@@ -18,7 +18,7 @@ from headrace.make.sample import Sample
 from headrace.recipe import Mix, Recipe, Skip
 from headrace.stage import State
 
-__all__ = ["near"]
+__all__ = ["near"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("near")
 

@@ -14,7 +14,7 @@ from headrace.batch import Batch
 from headrace.errors import DataError, HeadraceError
 from headrace.make.prepare import Samples
 
-__all__ = ["near"]
+__all__ = ["near"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("near")
 

@@ -21,7 +21,7 @@ from headrace.serve.loader import Loader
 from headrace.stage import Stage, State
 from headrace.testing import check_laws
 
-__all__ = ["near"]
+__all__ = ["near"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("near")
 

@@ -18,7 +18,7 @@ from headrace.fetch.plan import Coordinate
 from headrace.recipe import Mix, Recipe
 from headrace.stage import State
 
-__all__ = ["near"]
+__all__ = ["near"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("near")
 

@@ -17,7 +17,7 @@ from headrace.recipe import Mix, Recipe, Skip
 from headrace.stage import State
 from headrace.testing.memory import MemorySource
 
-__all__ = ["near"]
+__all__ = ["near"]  # a fixture
 
 SMALL, LARGE = [[2, 1]], [[7, 5], [11], [0], [30, 3]]
 LENGTHS = ((5, 3, 40, 1, 9), (2, 7), (0, 0, 6))

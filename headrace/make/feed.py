@@ -24,8 +24,9 @@ from headrace.stage import State
 MOST_ROWS = 256
 BLOCK_BYTES = 1 << 20
 """Rows are made ready in blocks of at most so many rows, and of about so many bytes."""
-FIRST_ROWS = 4
-"""...that start small and double: the first batch after a resume waits for its own rows only."""
+FIRST_ROWS = 8
+"""...that start small, each as large as all before it: the first batch after a resume waits for its own rows, not more.
+"""
 KEPT_BLOCKS = 8
 """The shards of so many blocks back are kept: the state that was saved last may still need them."""
 
@@ -52,6 +53,7 @@ class Feed:
     def _start(self) -> None:
         self._ready: deque[Ready] = deque()
         self._rows = FIRST_ROWS
+        self._made_rows = 0
         self._planned = -1
         self._recent: deque[set[int]] = deque(maxlen=KEPT_BLOCKS)
 
@@ -114,9 +116,10 @@ class Feed:
                 self._cursor.undo(mark)
                 if done.count == 1 or not isinstance(error, Exception):
                     raise
-                self._rows = 1
+                self._rows, self._made_rows = 1, 0
                 continue
-            self._rows = min(2 * self._rows, MOST_ROWS)
+            self._made_rows += done.count
+            self._rows = min(self._made_rows, MOST_ROWS)
             return True
 
     def _most(self) -> int:

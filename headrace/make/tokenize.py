@@ -79,10 +79,13 @@ class Tokenizer:
         """Two tokenizers with the same one give the same ids. It hangs on neither path, library nor process."""
         if not self._fingerprint:
             whole = json.loads(self._tokenizer.to_str())
-            parts = [whole.get(name) for name in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
-            rest = [self._before, self._after, self._names.split_special, self.how.column]
+            parts = [whole.get(name) for name in ("added_tokens", "normalizer", "pre_tokenizer")]
+            # Vocabulary and merges are long, and the library writes them in the order of their ids: no sorting.
+            model = dict(whole["model"])
+            long = [json.dumps(model.pop(name, None), separators=(",", ":")) for name in ("vocab", "merges")]
+            rest = [model, self._before, self._after, self._names.split_special, self.how.column]
             text = json.dumps([parts, rest], sort_keys=True, separators=(",", ":"))
-            self._fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+            self._fingerprint = hashlib.blake2b("\n".join([text, *long]).encode(), digest_size=8).hexdigest()
         return self._fingerprint
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:

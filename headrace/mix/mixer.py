@@ -39,6 +39,8 @@ class Mixer:
         self._tokens: list[int] = []
         self._active: list[int] = []
         self._off: set[int] = set()
+        self._alone = len(feeds) == 1
+        """One source is always the next, and owes nobody."""
         self._weighed: tuple[int, Sequence[int]] = (-1, ())
         self.dropped = 0
         """Rows that gave no sample, since the lane was opened."""
@@ -48,7 +50,7 @@ class Mixer:
         """The next row that has samples, or None when the mix has ended."""
         weights = self._weights_for(m)
         while not self._over():
-            i = pick(self._credits, weights, self._active, self._lane)
+            i = 0 if self._alone else pick(self._credits, weights, self._active, self._lane)
             row = None if self._is_spent(i) else self._feeds[i].next()
             if row is None:
                 self._off.add(i)
@@ -58,7 +60,8 @@ class Mixer:
                 self.dropped += 1
                 continue
             tokens = sum(len(sample.tokens) for sample in row.samples) if self._by_tokens or self._quotas[i] else 0
-            self._credits = settle(self._credits, weights, self._active, i, tokens if self._by_tokens else 1)
+            if not self._alone:
+                self._credits = settle(self._credits, weights, self._active, i, tokens if self._by_tokens else 1)
             self._tokens[i] += tokens
             return row
         return None

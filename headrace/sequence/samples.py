@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from headrace.errors import DataError, NotAllowed, SpecError, StateError, shown
+from headrace.errors import DataError, FetchError, SourceError, SpecError, StateError, shown
 from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
@@ -19,7 +19,7 @@ log = logging.getLogger("headrace")
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What becomes of a row that cannot be made a sample: a corrupt image, a missing field."""
+    """What becomes of a row that cannot be made a sample: a corrupt image, a missing field or file."""
 
     policy: Literal["raise", "skip"] = "raise"
     """skip: it does not count, and the next one comes in its place."""
@@ -83,7 +83,7 @@ class SampleBatcher:
         if self._made is None:
             try:
                 self._made = self._finish(pick.row, pick.sub)
-            except (DataError, NotAllowed) as error:
+            except (DataError, SourceError, FetchError) as error:
                 self._skip(error)
                 self._rest.popleft()
                 if not given:

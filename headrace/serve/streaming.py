@@ -6,7 +6,7 @@ It only describes: sources, formatters and limits become a recipe and lanes of s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from headrace.make.describe import Tokenize
 from headrace.make.tokenize import open_tokenizer
 from headrace.make.tokens import full_tokens
 from headrace.mix.describe import Mix, whole
+from headrace.mix.turns import Limits
 from headrace.recipe import Order, Recipe
 from headrace.run import Run
 from headrace.sequence.finish import Finish
 from headrace.sequence.samples import Faults
-from headrace.serve.entries import entries_of, limits_of
+from headrace.serve.entries import Entry, entries_of, limits_of
 from headrace.serve.epoch import epoch_start, first_place
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.pipeline import Opener, Pipeline, open_indexed
@@ -92,6 +93,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             audio_max_length=whole("audio_max_length", audio_max_length, 1),
             use_raw_waveform=use_raw_waveform,
         )
+        self._describe(entries, tokens, finish, limits)
+        if resume_state_path is not None and Path(resume_state_path).exists():
+            self._load_streaming_state(resume_state_path)
+
+    def _describe(self, entries: Sequence[Entry], tokens: Mapping[str, str], finish: Finish, limits: Limits) -> None:
+        """All that is asked for, as a recipe and what goes along with it."""
         parts = tuple(entry.part for entry in entries)
         self._recipe = Recipe(parts=parts, mix=Mix(order="round_robin"), order=Order(shuffle=False), batch_size=1)
         self._samples = Samples(
@@ -109,8 +116,6 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self._saved: State | None = None
         """Where to go at the next `iter()`."""
         self._forget()
-        if resume_state_path is not None and Path(resume_state_path).exists():
-            self._load_streaming_state(resume_state_path)
 
     def configure(
         self,
