@@ -37,4 +37,4 @@ def _main(path: str, tokenizer: str, cache: str, rows: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:4], int(sys.argv[4]))
+    _main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -37,7 +37,7 @@ def pool(
     return Pool(Orders(FakeCounts(shape), rules), PoolSize(chunks=k if shuffle else 1), *lane, 0, last)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(shapes, lanes_of, st.booleans(), st.sampled_from(["rows", "windows"]), st.integers(1, 4), blocks)
 def test_the_state_is_that_of_a_pool_drawn_one_row_at_a_time(
     shape: list[list[int]], lane: tuple[int, int], shuffle: bool, coordinate: Coordinate, k: int, sizes: list[int]
@@ -63,7 +63,7 @@ def test_the_state_is_that_of_a_pool_drawn_one_row_at_a_time(
     assert not cursor.has_more()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(shapes, lanes_of, blocks, st.data())
 def test_what_was_undone_is_drawn_again_and_a_look_changes_nothing(
     shape: list[list[int]], lane: tuple[int, int], sizes: list[int], data: st.DataObject
@@ -103,7 +103,7 @@ def drawn_to_the_end(cursor: Cursor, gives_sample: Callable[[int, int], bool]) -
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=2), min_size=1, max_size=3), some_of, st.integers(0, 50))
 def test_a_source_that_gives_few_samples_ends_at_the_same_row_after_a_resume(
     shape: list[list[int]], lane: tuple[int, int], salt: int

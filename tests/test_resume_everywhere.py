@@ -13,7 +13,7 @@ from headrace.recipe import Change, Mix, Recipe, Skip
 from headrace.serve.loader import Loader
 from headrace.stage import State
 
-EACH = 4_000
+EACH = 3_900
 """Resumes of each kind of run, at least."""
 AHEAD = 2
 """Batches that are compared after each resume."""

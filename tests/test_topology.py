@@ -52,10 +52,10 @@ BEST_FIT: dict[str, Any] = {"batch_size": 2, "pack": packed(), "epochs": 1}
 CONCAT: dict[str, Any] = {"batch_size": 2, "pack": packed(method="concat", overlap=3), "epochs": 1}
 
 EXACT = {
-    "rows": Case(PRIME, {"batch_size": 8}, positions=3),
+    "rows": Case(PRIME, {"batch_size": 12}, positions=3),
     "rows in file order": Case(PRIME, {"batch_size": 9, "shuffle": False}),
-    "rows of one giant shard": Case(GIANT, {"batch_size": 8}),
-    "rows of fewer shards than ranks": Case(TWO_SHARDS, {"batch_size": 16}),
+    "rows of one giant shard": Case(GIANT, {"batch_size": 12}),
+    "rows of fewer shards than ranks": Case(TWO_SHARDS, {"batch_size": 24}),
     "fewer rows than lanes": Case([[[2], [3]]], {"batch_size": 1}, positions=2),
     "rows of three sources": Case(THREE, {"batch_size": 3}),
     "rows that are not counted before they are read": Case(PRIME, {"batch_size": 12}, coordinate="windows"),
@@ -163,7 +163,7 @@ def test_a_resume_among_the_batches_that_fill_a_tail_up_goes_on_with_the_same_on
 
 # With little slack few pieces wait long for company, and a pass is whole early.
 ENDLESS: dict[str, dict[str, Any]] = {
-    "best fit": {"batch_size": 4, "pack": packed(slack=1)},
+    "best fit": {"batch_size": 3, "pack": packed(slack=0)},
     "best fit in file order": {"batch_size": 4, "pack": packed(slack=0), "shuffle": False},
     "concat by tokens": {"batch_size": 2, "pack": packed(method="concat"), "mix": Mix(by="tokens")},
     "rows": {"batch_size": 3, "mix": Mix(stop="loop")},

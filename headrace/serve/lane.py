@@ -84,8 +84,11 @@ class Lane:
         """Whether the micro-batch given last was only there to fill its slot."""
         return self._extra > 0
 
-    def next(self, m: int) -> Batch:
-        """Micro-batch `m`, with the lane's receipt. Where the lane is over: what the tail policy says."""
+    def next(self, m: int, *, receipt: bool = True) -> Batch:
+        """Micro-batch `m`, with the lane's receipt. Where the lane is over: what the tail policy says.
+
+        `receipt`: whether it is written now, or when it is asked for.
+        """
         items = self.advance(m)
         if items is None:
             batch = self._filler()
@@ -93,7 +96,7 @@ class Lane:
             batch = self._collated(self._filled_up(items, 1) if self.pipeline.recipe.tail == "wrap" else items)
         self._given += 1
         batch.m = m
-        batch.receipt = self.receipt = self._receipt()
+        batch.receipt = self.receipt = self._receipt() if receipt else b""
         return batch
 
     def pass_by(self, m: int) -> None:
@@ -209,6 +212,9 @@ class Lane:
         return collate_rows([(Address(names[r.source], r.epoch, r.shard, r.row), r.samples[0]) for r in items])
 
     # --- state
+
+    def last_receipt(self) -> bytes:
+        return self.receipt or self._receipt()
 
     def _receipt(self) -> bytes:
         return json.dumps(self.state_dict(), sort_keys=True, separators=(",", ":")).encode()

@@ -147,6 +147,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """Nothing is open, and nothing was given."""
         self._pipeline: Pipeline | None = None
         self._place: Place | None = None
+        self._going: tuple[Maker, Place, int] | None = None
+        """Who gives samples, where it began, and how many micro-batches of the run there were by now."""
         self._own: frozenset[int] | None = None
         """The lanes that this process knows the places of; None: all."""
         self._loader: Loader | None = None
@@ -171,23 +173,31 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         cut: dict[int, int] = {}
         """Truncated samples of each lane."""
         try:
-            while (made := maker.make(until_over=True)) is not None:
+            while (made := maker.make(until_over=True, receipt=False)) is not None:
                 if made.filling:
                     continue
                 lane, m = made.batch.m % lanes, made.batch.m - rank + ranks
                 self.truncated += made.truncated - cut.get(lane, 0)
                 cut[lane] = made.truncated
-                receipts = maker.receipts()
-                states = [receipts.get(i, state) for i, state in enumerate(place.lanes)]
-                self._place, self._own = replace(place, lanes=states, m=m), None if len(own) == lanes else own
+                self._going, self._own = (maker, place, m), None if len(own) == lanes else own
                 yield dict(made.batch)
         finally:
+            self._settle(maker)
             maker.close()
         assert self._place is not None
         self._place = epoch_start(pipeline, self._place, place.epoch + 1)
         if workers > 1:  # each goes on by itself, with the lanes that it had
             m = self._place.m + place.m % lanes
             self._place = replace(self._place, m=m, m_plan=m, m_epoch=m)
+
+    def _settle(self, maker: Maker | None = None) -> Place | None:
+        """Where we are, written down: what a lane knows of itself costs time, so not at each sample. `maker`: only if
+        it is the one that gave the last."""
+        if self._going is not None and maker in (None, self._going[0]):
+            (going, begun, m), self._going = self._going, None
+            receipts = going.receipts()
+            self._place = replace(begun, lanes=[receipts.get(i, state) for i, state in enumerate(begun.lanes)], m=m)
+        return self._place
 
     def _opened(self) -> Pipeline:
         if self._pipeline is None:
@@ -203,7 +213,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """Where the epoch begins, dealt so that these workers can serve it."""
         wanted = self._opened().run.world_size * workers
         state = self._saved if self._loader is None else self._loader.state_dict()
-        if state is None and self._place is not None and len(self._place.lanes) % wanted:
+        place = self._settle()
+        if state is None and place is not None and len(place.lanes) % wanted:
             state = self._state()
         if state is not None:
             self._place, self._own = self._resumed(state, wanted), None
@@ -236,7 +247,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         It goes on from where we are, and is from now on what our state tells of.
         """
         state = self._saved if self._loader is None else self._loader.state_dict()
-        if state is None and self._place is not None:
+        if state is None and self._settle() is not None:
             state = self._state()
         recipe = replace(self._recipe, batch_size=batch_size)
         loader = Loader(self._new_pipeline(recipe, replace(self._samples, together=True)), Serving(**serving))
@@ -250,9 +261,10 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
     def _state(self) -> State:
         """As a loader would give it; of several ranks or workers, the part that is known here."""
-        assert self._place is not None
-        known = [lane if self._own is None or i in self._own else None for i, lane in enumerate(self._place.lanes)]
-        return saved_of(self._opened(), self._place, known).to_state([])
+        place = self._settle()
+        assert place is not None
+        known = [lane if self._own is None or i in self._own else None for i, lane in enumerate(place.lanes)]
+        return saved_of(self._opened(), place, known).to_state([])
 
     @property
     def _streaming_state(self) -> dict[str, Any]:
@@ -262,9 +274,10 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             return {**view, "headrace": self._loader.state_dict(gather=False)}
         if self._saved is not None:
             self._begin(1)
-        if self._place is None:
+        place = self._settle()
+        if place is None:
             return no_view([part.name for part in self._recipe.parts])
-        return {**streaming_view(self._opened(), self._place), "headrace": self._state()}
+        return {**streaming_view(self._opened(), place), "headrace": self._state()}
 
     def _save_streaming_state(self, path: str | Path) -> None:
         """Written whole or not at all. With several ranks and a loader, all of them call this."""

@@ -87,11 +87,11 @@ class Maker:
         self.m = next(self._slots)
         """The micro-batch that is being made, or comes next."""
 
-    def make(self, *, until_over: bool = False) -> Made | None:
+    def make(self, *, until_over: bool = False, receipt: bool = True) -> Made | None:
         """The next one. None: all lanes are over, and nobody is to be kept step with (or it is to end there)."""
         try:
             lane = self._next_lane(until_over)
-            batch = None if lane is None else lane.next(self.m)
+            batch = None if lane is None else lane.next(self.m, receipt=receipt)
         except StopIteration as error:  # never the end of the data
             raise RuntimeError(f"StopIteration while micro-batch {self.m} was made: {error}") from error
         if lane is None or batch is None:
@@ -110,7 +110,7 @@ class Maker:
         return done, after
 
     def receipts(self) -> dict[int, bytes]:
-        return {number: lane.receipt for number, lane in self._lanes.items()}
+        return {number: lane.last_receipt() for number, lane in self._lanes.items()}
 
     def _next_lane(self, until_over: bool) -> Lane | None:
         for _ in range(self._job.lanes + 1):

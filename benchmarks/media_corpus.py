@@ -12,15 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-DIFFERENT = 64
+DIFFERENT = 48
 """Media that are made; the rows have them in turn."""
+SIZES = ((640, 480), (1024, 768), (1600, 1200))
+"""COCO's, which many visual sets are made of, and those of photos on the web."""
 GROUP_ROWS = 100
 RATE = 24_000
+SECONDS = 8
 
 
 def photos(path: Path, rows: int) -> Path:
-    """JPEG of 500 x 375, about 50 kB: waves, edges and grain."""
-    return _write(path, rows, "image", lambda i: _jpeg(_picture(i, 500, 375)), "jpg")
+    """JPEG in the sizes of SIZES in turn, waves, edges and grain."""
+    return _write(path, rows, "image", lambda i: _jpeg(_picture(i, *SIZES[i % len(SIZES)])), "jpg")
 
 
 def icons(path: Path, rows: int) -> Path:
@@ -29,7 +32,7 @@ def icons(path: Path, rows: int) -> Path:
 
 
 def recordings(path: Path, rows: int) -> Path:
-    """FLAC of three seconds at 24 kHz."""
+    """FLAC at 24 kHz, as long as people speak in one breath or two."""
     return _write(path, rows, "audio", _flac, "flac")
 
 
@@ -85,7 +88,7 @@ def _png(picture: Any) -> bytes:
 def _flac(number: int) -> bytes:
     import soundfile
 
-    draws, time = np.random.default_rng(number), np.arange(3 * RATE) / RATE
+    draws, time = np.random.default_rng(number), np.arange(SECONDS * RATE) / RATE
     voice = sum(np.sin(6.283 * draws.uniform(100, 3000) * time) * np.sin(draws.uniform(2, 9) * time) for _ in range(6))
     wave = 0.1 * np.asarray(voice) + draws.normal(0, 0.01, len(time))
     file = io.BytesIO()

@@ -1,0 +1,472 @@
+"""`TrueStreamingDataset`: what it takes, in which order samples come, and what is in them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from media_files import encoded, photo, tone
+from streaming import RATE, World, code_row, named, names_in, vision_row, write_lines, write_table
+
+import headrace
+from headrace.errors import DataError, HeadraceError, SpecError
+from headrace.make.tokens import TOKENS
+from headrace.sequence import finish
+from headrace.serve.entries import entries_of
+from headrace.serve.streaming import TrueStreamingDataset
+
+SIGNATURE = {
+    "dataset_configs": inspect.Parameter.empty,
+    "format_functions": inspect.Parameter.empty,
+    "tokenizer": inspect.Parameter.empty,
+    "tokens": inspect.Parameter.empty,
+    "image_processor": inspect.Parameter.empty,
+    "max_length": 1024,
+    "max_per_epoch": 2000,
+    "max_per_dataset": 100,
+    "sample_repeat": 2,
+    "voice_processor": None,
+    "max_video_frames": 32,
+    "video_size": 256,
+    "image_size": 256,
+    "audio_n_mels": 80,
+    "audio_max_length": 1000,
+    "audio_sample_rate": 16000,
+    "resume_state_path": None,
+    "use_raw_waveform": True,
+    "modality_max_values": None,
+}
+COUNTS = [name for name, default in SIGNATURE.items() if type(default) is int]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+# --- the constructor
+
+
+def test_the_constructor_has_exactly_these_parameters() -> None:
+    parameters = inspect.signature(TrueStreamingDataset).parameters
+    assert {name: one.default for name, one in parameters.items()} == SIGNATURE
+    assert list(parameters) == list(SIGNATURE)
+    assert all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in parameters.values())
+    assert issubclass(headrace.TrueStreamingDataset, torch.utils.data.IterableDataset)
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"poems": [{"name": "p", "path": "p.jsonl"}]}, "no format function 'poems' for p; format_functions has"),
+        ({"poems": []}, "no format function 'poems'; format_functions has"),
+        ({"code": [{"name": "c", "path": "c.jsonl", "format": "poems"}]}, "no format function 'poems' for c"),
+        ({"code": [{"name": "c"}]}, "an entry has a name and a path, not"),
+        ({"code": ["c.jsonl"]}, "an entry has a name and a path, not 'c.jsonl'"),
+        ({"code": {"name": "c"}}, "a list of entries is expected"),
+        ({"code": []}, "dataset_configs has no entries"),
+        ({}, "a mapping of categories to lists"),
+        ({"code": [{"name": "c", "path": "c.jsonl", "modality": "smell"}]}, "modality='smell' of c is not one of text"),
+        ({"code": [{"name": "c", "path": "a.jsonl"}, {"name": "c", "path": "b.jsonl"}]}, "name='c' is the name of"),
+        ({"code": [{"path": "c.jsonl", "group_by": 3}]}, "group_by='3' of c.jsonl: the name of a column"),
+        ({"code": [{"path": "c.jsonl", "field_map": {"prompt": 7}}]}, "7"),
+        ({"code": [{"path": "no repo name at all"}]}, "is not a repo name like"),
+        ({"code": [{"path": "known:Nothing"}]}, "no known data set 'Nothing'"),
+        ({"code": [{"path": "known:HumanEval"}]}, "is for testing"),
+        ({"code": [{"path": "openai/openai_humaneval", "split": "test"}]}, "set allow_eval: True in the entry"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_at_construction(world: World, configs: Any, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        world.make(configs)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [0, -1, 1.5, "7", True, None])
+def test_sizes_and_limits_are_whole_numbers_above_zero(world: World, name: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=name):
+        world.make(["code"], **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [({"smell": 3}, "'smell' is not one of text, image"), ({"text": -1}, "text"), ([3], "numbers by modality")],
+)
+def test_limits_of_modalities_are_checked(world: World, limits: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        world.make(["code"], modality_max_values=limits)
+
+
+def test_what_is_configured_is_checked(world: World) -> None:
+    with pytest.raises(SpecError, match="learn='nothing'"):
+        world.make(["code"], learn="nothing")
+    with pytest.raises(SpecError, match="tokens has 'user_strt'"):
+        TrueStreamingDataset(world.configs("code"), {"code": print}, str(world.tokenizer), {"user_strt": "<u>"}, None)
+    with pytest.raises(SpecError, match="format_functions"):
+        world.make(["code"], functions=[print])
+
+
+def test_a_test_set_is_read_when_asked_for(world: World) -> None:
+    dataset = world.make({"code": [{"path": "openai/openai_humaneval", "split": "test", "allow_eval": True}]})
+    assert len(dataset) == 4000
+
+
+def test_nothing_is_opened_before_the_first_sample(world: World) -> None:
+    memory = world.memory({"a": named("a"), "b": named("b")})
+    dataset = memory.make(max_per_epoch=4)
+    state = dataset._streaming_state
+    loader = memory.make(max_per_epoch=4).loader(batch_size=2)
+    samples = iter(dataset)
+    assert memory.asked == []
+    assert state["dataset_positions"] == {"a": 0, "b": 0}
+    next(samples)
+    assert memory.asked == ["a", "b"]
+    next(iter(loader))
+    assert memory.asked == ["a", "b"] * 2
+
+
+# --- entries
+
+
+def entry_of(entry: dict[str, Any], category: str = "code", functions: Any = None) -> Any:
+    (found,) = entries_of({category: [entry]}, functions or {"code": code, "chat": chat, category: code})
+    return found
+
+
+def code(sample: Any, tokens: Any) -> Any:
+    return None
+
+
+def chat(sample: Any, tokens: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("entry", "spec"),
+    [
+        ({"path": "org/name", "config": "c", "split": "test"}, "hf:org/name:c:test:text"),
+        ({"path": "org/name"}, "hf:org/name:train:text"),
+        ({"path": "a.jsonl"}, "jsonl:a.jsonl:text"),
+        ({"path": "a.jsonl.zst"}, "jsonl:a.jsonl.zst:text"),
+        ({"path": "in/*.parquet", "local": True}, "parquet:in/*.parquet:text"),
+        ({"path": "a.json", "local": True}, "jsonl:a.json:text"),
+        ({"path": "a", "format": "jsonl"}, "jsonl:a:text"),
+        ({"path": "a", "format": "parquet"}, "parquet:a:text"),
+        ({"path": "known:Dolly-15k", "split": "train"}, "hf:databricks/databricks-dolly-15k:train:text"),
+        ({"path": "known:Synth-CoT"}, "jsonl:synth://cot:text"),
+    ],
+)
+def test_an_entry_names_hub_or_files(entry: dict[str, Any], spec: str) -> None:
+    assert str(entry_of(entry).part.source) == spec
+
+
+def test_format_names_another_function_or_the_kind_of_the_files() -> None:
+    assert entry_of({"path": "a.jsonl"}).shape.formatter is code
+    assert entry_of({"path": "a.jsonl", "format": "chat"}).shape.formatter is chat
+    assert entry_of({"path": "a.jsonl", "format": "jsonl"}).shape.formatter is code
+    assert entry_of({"path": "a.jsonl", "format": "jsonl"}, functions={"jsonl": chat}).shape.formatter is chat
+
+
+def test_the_catalog_brings_its_map_for_its_own_formatter_only() -> None:
+    ours = {"conversation": headrace.format_conversation}
+    found = entry_of({"path": "OpenAssistant/oasst1"}, "conversation", ours).shape
+    assert found.group_by == "message_tree_id"
+    assert found.formatter.fields["id"] == "message_id"
+    mine = entry_of({"path": "OpenAssistant/oasst1"}, "conversation").shape
+    assert (mine.formatter, mine.group_by) == (code, None)
+    fields = {"messages": "m"}
+    own = entry_of({"path": "known:OpenAssistant", "field_map": fields}, "conversation", ours).shape
+    assert own.formatter.fields == fields
+
+
+@pytest.mark.parametrize(
+    ("category", "modality"),
+    [
+        ("code", "text"),
+        ("revision", "text"),
+        ("text_generation", "text"),
+        ("generation", "image"),
+        ("image_generation", "image"),
+        ("video_generation", "video"),
+        ("Vision", "image"),
+        ("video", "video"),
+        ("voice_asr", "audio"),
+        ("tts", "audio"),
+    ],
+)
+def test_the_category_tells_the_modality(category: str, modality: str) -> None:
+    assert entry_of({"path": "a.jsonl"}, category).shape.modality == modality
+    assert entry_of({"path": "a.jsonl", "modality": "audio"}, category).shape.modality == "audio"
+
+
+@pytest.mark.parametrize(
+    ("path", "root"), [("in/a.jsonl", "in"), ("in/*/a.jsonl", "in"), ("in/a-*.parquet", "in"), ("*.jsonl", ".")]
+)
+def test_rows_may_name_files_in_the_folder_of_their_data_set(path: str, root: str) -> None:
+    assert entry_of({"path": path}).shape.policy.root == Path(root).absolute()
+    assert entry_of({"path": "org/name"}).shape.policy.root is None
+
+
+# --- the order of samples
+
+
+def test_sources_come_in_turn_and_each_sample_in_a_row(world: World) -> None:
+    memory = world.memory({"a": named("a"), "b": named("b"), "c": named("c")})
+    assert world.names(memory.make(max_per_epoch=4, sample_repeat=3)) == [
+        *["a 0"] * 3,
+        *["b 0"] * 3,
+        *["c 0"] * 3,
+        *["a 1"] * 3,
+    ]
+
+
+def test_a_source_that_ends_begins_again(world: World) -> None:
+    memory = world.memory({"a": named("a")}, [[2, 1]])
+    assert world.names(memory.make(max_per_epoch=7, sample_repeat=1)) == [f"a {i % 3}" for i in range(7)]
+
+
+def test_the_next_epoch_goes_on_with_the_sources(world: World) -> None:
+    dataset = world.memory({"a": named("a"), "b": named("b")}).make(max_per_epoch=3, sample_repeat=1)
+    assert [world.names(dataset) for _ in range(2)] == [["a 0", "b 0", "a 1"], ["a 2", "b 1", "a 3"]]
+    assert dataset._streaming_state["epoch"] == 2
+
+
+def test_a_row_without_a_sample_does_not_count(world: World) -> None:
+    def odd(sample: Any, tokens: Any) -> Any:
+        return {"text": sample["output"]} if int(sample["instruction"].split()[1]) % 2 else None
+
+    memory = world.memory({"a": named("a"), "b": named("b")})
+    dataset = memory.make(functions={"code": odd}, max_per_epoch=4, sample_repeat=2)
+    assert world.names(dataset) == ["a 1", "a 1", "b 1", "b 1", "a 3", "a 3", "b 3", "b 3"]
+
+
+def test_a_row_may_give_several_samples_one_at_each_turn(world: World) -> None:
+    def thrice(sample: Any, tokens: Any) -> Any:
+        return [{"text": sample["output"].replace("]", f".{i}]")} for i in range(3)]
+
+    memory = world.memory({"a": named("a"), "b": named("b")})
+    found = world.names(memory.make(functions={"code": thrice}, max_per_epoch=8, sample_repeat=1))
+    assert found == ["a 0.0", "b 0.0", "a 0.1", "b 0.1", "a 0.2", "b 0.2", "a 1.0", "b 1.0"]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_rows_of_a_group_come_together_and_each_group_once(world: World, shuffle: bool, lanes: int) -> None:
+    """Groups of 1 to 5 rows, cut by row groups, chunks and lanes anywhere."""
+    trees = [tree for tree in range(11) for _ in range(1 + tree % 5)]
+    rows = [{"tree": f"t{tree}", "n": i} for i, tree in enumerate(trees)]
+    path = write_table(world.folder / "trees.parquet", rows, group=4)
+    configs = {"code": [{"name": "g", "path": str(path), "group_by": "tree"}]}
+
+    def whole(sample: Any, tokens: Any) -> Any:
+        return {"text": " ".join(f"[{row['tree']} {row['n']}]" for row in sample["rows"])}
+
+    dataset = world.make(configs, functions={"code": whole}, max_per_epoch=11, sample_repeat=1, shuffle=shuffle)
+    batches = dataset.loader(batch_size=1, lanes=lanes)
+    rows_of = [world.text({k: v[0] for k, v in batch.items() if hasattr(v, "shape")}) for batch in batches]
+    groups = [" ".join(f"[t{tree} {i}]" for i, other in enumerate(trees) if other == tree) for tree in range(11)]
+    if lanes == 1:
+        assert sorted(rows_of) == sorted(groups)
+        assert shuffle == (rows_of != groups)
+    assert set(rows_of) <= set(groups)
+    assert len(rows_of) == 11
+
+
+# --- errors where others hang
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_limits_that_cannot_be_reached_end_with_an_error(world: World, lanes: int) -> None:
+    memory = world.memory({"a": named("a"), "b": named("b")})
+    given: list[Any] = []
+    with pytest.raises(HeadraceError, match="every source has reached its limit.*max_per_epoch=100.*max_per_dataset=4"):
+        given += memory.make(max_per_epoch=100, max_per_dataset=4).loader(batch_size=2, lanes=lanes)
+    with pytest.raises(HeadraceError, match="modality_max_values={'text': 3}"):
+        list(memory.make(max_per_epoch=4, modality_max_values={"text": 3}))
+
+
+def test_formatters_that_give_nothing_end_with_an_error(world: World) -> None:
+    memory = world.memory({"a": named("a"), "b": named("b")})
+    with pytest.raises(HeadraceError, match="jsonl:a:text gave no sample in several passes.*formatter returns None"):
+        list(memory.make(functions={"code": lambda sample, tokens: None}))
+    with pytest.raises(HeadraceError, match="gave no sample"):
+        list(memory.make(functions={"code": lambda sample, tokens: {"text": ""}}))
+
+
+def test_an_empty_source_ends_with_an_error(world: World) -> None:
+    path = write_lines(world.folder / "nothing.jsonl", [])
+    with pytest.raises(HeadraceError, match="nothing.jsonl:text gave no sample in several passes: it is empty"):
+        list(world.make({"code": [{"name": "nothing", "path": str(path)}]}))
+
+
+def test_rows_without_a_column_are_rows_all_the_same(world: World) -> None:
+    path = write_lines(world.folder / "bare.jsonl", [{}, {}, {}, {}, {}, {}, code_row(1, "bare"), {}])
+    dataset = world.make({"code": [{"name": "bare", "path": str(path)}]}, max_per_epoch=2, sample_repeat=1)
+    assert world.names(dataset) == ["bare 1", "bare 1"]
+    assert dataset._streaming_state["dataset_positions"] == {"bare": 15}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda sample, tokens: 7, "its formatter gave '7'"),
+        (lambda sample, tokens: [{"txt": "x"}], "a dict with 'text'"),
+        (lambda sample, tokens: {"text": "ab", "segments": [("a", True)]}, "segments that do not make its text"),
+        (lambda sample, tokens: {"text": "ab", "segments": [7]}, "segments that do not make its text"),
+        (lambda sample, tokens: sample["nothing"], "its formatter failed: KeyError: 'nothing'"),
+        (lambda sample, tokens: {"text": "\ud800"}, "half of a surrogate pair"),
+    ],
+)
+def test_a_formatter_that_fails_says_at_which_row(world: World, made: Callable[..., Any], said: str) -> None:
+    with pytest.raises(DataError) as caught:
+        list(world.memory({"a": named("a")}).make(functions={"code": made}, learn="assistant"))
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert said in told
+    assert "jsonl:a:text" in told
+
+
+# --- what a sample has
+
+
+def test_text_becomes_tokens_with_labels(world: World) -> None:
+    sample = next(iter(world.make(["code"], max_length=200)))
+    assert set(sample) == {"input_ids", "attention_mask", "labels", "dtype", *finish.FLAGS}
+    count = int(sample["attention_mask"].sum())
+    assert sample["input_ids"].shape == sample["labels"].shape == (200,)
+    assert world.text(sample) == world.text(sample, "labels")
+    assert "write 0" in world.text(sample)
+    assert (sample["labels"][count:] == -100).all()
+    assert (sample["input_ids"][count:] == world.decoder.token_to_id("<|pad|>")).all()
+    assert sample["dtype"] == "code"
+    assert not any(sample[flag] for flag in finish.FLAGS)
+
+
+def test_only_what_the_assistant_says_is_learned_if_asked(world: World) -> None:
+    every = next(iter(world.make(["code"])))
+    sample = next(iter(world.make(["code"], learn="assistant")))
+    assert world.text(sample) == world.text(every)
+    assert world.text(sample, "labels") == f"```python\n[code 0]\n```{TOKENS['assistant_end']}"
+
+
+def test_a_row_that_is_not_for_training_has_no_labels(world: World) -> None:
+    rows = {"a": lambda i: {**code_row(i, "a"), "is_training": bool(i % 2)}}
+    samples = list(world.memory(rows).make(max_per_epoch=2, sample_repeat=1))
+    assert ["labels" in sample for sample in samples] == [False, True]
+
+
+def test_samples_that_are_cut_are_counted(world: World) -> None:
+    rows = {"a": lambda i: {"instruction": "long " * 90 if i % 3 == 0 else "short", "output": "x"}}
+    dataset = world.memory(rows).make(max_per_epoch=9, sample_repeat=2, max_length=150)
+    assert {int(sample["attention_mask"].sum()) == 150 for sample in dataset} == {True, False}
+    assert dataset.truncated == 3
+    loader = world.memory(rows).make(max_per_epoch=9, sample_repeat=2, max_length=150).loader(batch_size=4, lanes=2)
+    cut = sum(int(mask.sum() == 150) for batch in loader for mask in batch["attention_mask"])
+    stats = loader.stats()
+    assert (stats["samples"], stats["samples_truncated"]) == (18, cut // 2)
+
+
+def test_every_modality_gives_what_it_has(world: World) -> None:
+    found = {sample["dtype"]: sample for sample in world.make(max_per_epoch=5, sample_repeat=1)}
+    assert list(found) == ["conversation", "code", "vision", "voice_asr", "video"]
+    assert found["vision"]["images"].shape == (3, 8, 8)
+    assert found["voice_asr"]["audio"].shape == (80,)
+    assert found["video"]["videos"].shape == (1, 3, 8, 8)
+    assert found["voice_asr"]["has_asr"] is True
+    assert torch.allclose(found["vision"]["images"], torch.tensor(-1.0))
+
+
+def test_a_sample_given_again_is_not_changed_by_who_had_it_first(world: World) -> None:
+    one, two = islice(world.make(["vision"]), 2)
+    wanted = {name: value.clone() for name, value in two.items() if torch.is_tensor(value)}
+    again = iter(world.make(["vision"]))
+    for value in next(again).values():
+        if torch.is_tensor(value):
+            value.zero_()
+    second = next(again)
+    assert all(torch.equal(second[name], value) for name, value in wanted.items())
+    assert torch.equal(one["images"], two["images"])
+
+
+def media_of(world: World, **media: Any) -> dict[str, Any]:
+    """A sample of a formatter that gives these media."""
+    functions = {"code": lambda sample, tokens: {"text": "x", **media}}
+    options = {"image_size": 8, "video_size": 8, "max_video_frames": 3}
+    return next(iter(world.memory({"a": named("a")}).make(functions=functions, **options)))
+
+
+def test_media_come_in_many_forms(world: World) -> None:
+    picture = encoded(photo(), "PNG")
+    wave = tone(RATE, 0.02)
+    assert media_of(world, image=photo())["images"].shape == (3, 8, 8)
+    assert [one.shape for one in media_of(world, images=[picture, None, picture])["images"]] == [(3, 8, 8)] * 2
+    assert len(media_of(world, image=[picture, picture])["images"]) == 2
+    assert media_of(world, image=photo(4, 4).tolist())["images"].shape == (3, 8, 8)
+    assert media_of(world, video=[picture] * 5)["videos"].shape == (3, 3, 8, 8)
+    assert media_of(world, gen_videos=[picture] * 2)["gen_videos"].shape == (2, 3, 8, 8)
+    assert [len(one) for one in media_of(world, videos=[[picture], [picture] * 2])["videos"]] == [1, 2]
+    assert torch.equal(media_of(world, audio=wave)["audio"], torch.from_numpy(wave))
+    assert torch.equal(media_of(world, audio=torch.from_numpy(wave))["audio"], torch.from_numpy(wave))
+    assert media_of(world, speaker_ref=wave.tolist())["speaker_ref"].shape == wave.shape
+    assert "images" not in media_of(world, image=None, images=[])
+
+
+# --- decoding
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was decoded, in order."""
+    found: list[Any] = []
+    for name in ("load_image", "load_image_tensor", "load_audio", "load_video"):
+        real = getattr(finish, name)
+
+        def counted(value: Any, *more: Any, real: Any = real) -> Any:
+            found.append(value)
+            return real(value, *more)
+
+        monkeypatch.setattr(finish, name, counted)
+    return found
+
+
+def test_media_are_decoded_when_their_sample_is_given(world: World, decoded: list[Any]) -> None:
+    samples = iter(world.make(["vision", "code"], max_per_epoch=12, sample_repeat=2))
+    for count in range(1, 25):
+        next(samples)
+        assert len(decoded) == (count + 3) // 4  # each image twice, and a text twice
+    assert [value["path"] for value in decoded] == [f"{i}.png" for i in range(6)]
+
+
+def test_nothing_is_decoded_to_get_there(world: World, decoded: list[Any]) -> None:
+    dataset = world.make(["vision"], max_per_epoch=9, sample_repeat=2)
+    samples = iter(dataset)
+    list(islice(samples, 7))
+    dataset._save_streaming_state(world.folder / "state.json")
+    decoded.clear()
+    samples = iter(world.make(["vision"], max_per_epoch=9, resume_state_path=str(world.folder / "state.json")))
+    assert decoded == []
+    assert world.name(next(samples)) == "vision 3"
+    assert [value["path"] for value in decoded] == ["3.png"]
+
+
+def test_counted_batches_are_passed_by_without_decoding(world: World, decoded: list[Any]) -> None:
+    batches = list(world.make(["vision"], max_per_epoch=9).loader(batch_size=2))
+    decoded.clear()
+    loader = world.make(["vision"], max_per_epoch=9).loader(batch_size=2)
+    loader.load_state_dict({"batches_consumed": 5, "batch_size": 2})
+    assert decoded == []
+    rest = list(loader)
+    assert world.names_of(rest) == world.names_of(batches[5:])
+    assert len(decoded) == 4
+
+
+def test_the_rows_of_a_source_are_named_in_the_batches(world: World) -> None:
+    batch = next(iter(world.make(["vision"]).loader(batch_size=2)))
+    assert [address.row for address in batch.addresses] == [0, 0]
+    assert names_in(world.text({k: v[0] for k, v in batch.items() if hasattr(v, "shape")})) == ["vision 0"]
+    assert vision_row(0)["answer"] == "[vision 0]"
