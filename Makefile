@@ -32,6 +32,7 @@ bench: $(BENCH)/.installed  ## speed against the peers and the physical limit; w
 	$(BENCH)/bin/python benchmarks/shuffle.py
 	$(BENCH)/bin/python benchmarks/tokens.py
 	$(BENCH)/bin/python benchmarks/resume.py
+	$(BENCH)/bin/python benchmarks/images.py
 
 # The peers get an environment of their own: they bring packages along that the product must not see.
 $(BENCH)/.installed: pyproject.toml constraints.txt

@@ -14,16 +14,17 @@ from PIL import Image
 
 DIFFERENT = 48
 """Media that are made; the rows have them in turn."""
-SIZES = ((640, 480), (1024, 768), (1600, 1200))
-"""COCO's, which many visual sets are made of, and those of photos on the web."""
+SIZES = ((500, 375), (640, 480), (1024, 768), (1600, 1200))
+"""Those of ImageNet and COCO, and of photos on the web. Large ones are decoded at a fraction of their size, small ones
+are not: each is judged by itself."""
 GROUP_ROWS = 100
 RATE = 24_000
-SECONDS = 8
+SECONDS = (3, 8)
 
 
-def photos(path: Path, rows: int) -> Path:
-    """JPEG in the sizes of SIZES in turn, waves, edges and grain."""
-    return _write(path, rows, "image", lambda i: _jpeg(_picture(i, *SIZES[i % len(SIZES)])), "jpg")
+def photos(path: Path, rows: int, size: tuple[int, int]) -> Path:
+    """JPEG of one size: waves, edges and grain."""
+    return _write(path, rows, "image", lambda i: _jpeg(_picture(i, *size)), "jpg")
 
 
 def icons(path: Path, rows: int) -> Path:
@@ -31,9 +32,9 @@ def icons(path: Path, rows: int) -> Path:
     return _write(path, rows, "image", lambda i: _png(_picture(i, 16, 16)), "png")
 
 
-def recordings(path: Path, rows: int) -> Path:
-    """FLAC at 24 kHz, as long as people speak in one breath or two."""
-    return _write(path, rows, "audio", _flac, "flac")
+def recordings(path: Path, rows: int, seconds: int) -> Path:
+    """FLAC at 24 kHz."""
+    return _write(path, rows, "audio", lambda i: _flac(i, seconds), "flac")
 
 
 def encoded(path: Path, column: str) -> list[bytes]:
@@ -85,10 +86,10 @@ def _png(picture: Any) -> bytes:
     return file.getvalue()
 
 
-def _flac(number: int) -> bytes:
+def _flac(number: int, seconds: int) -> bytes:
     import soundfile
 
-    draws, time = np.random.default_rng(number), np.arange(SECONDS * RATE) / RATE
+    draws, time = np.random.default_rng(number), np.arange(seconds * RATE) / RATE
     voice = sum(np.sin(6.283 * draws.uniform(100, 3000) * time) * np.sin(draws.uniform(2, 9) * time) for _ in range(6))
     wave = 0.1 * np.asarray(voice) + draws.normal(0, 0.01, len(time))
     file = io.BytesIO()

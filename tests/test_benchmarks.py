@@ -68,7 +68,18 @@ def test_resume_benchmark_kills_runs_and_reports_how_they_go_on(tmp_path: Path) 
     assert len(found["targets"]) == 2
 
 
-@pytest.mark.parametrize("name", ["rows", "shuffle", "tokens", "resume"])
+def test_images_benchmark_judges_each_size_and_length_by_itself(tmp_path: Path) -> None:
+    found = quick("images", tmp_path, "--no-peers")
+    sizes = list(dict.fromkeys(line["of"] for line in found["images"]))
+    assert sizes == ["images 500x375", "images 640x480", "images 1024x768", "images 1600x1200"]
+    assert {line["of"] for line in found["sounds"]} == {"recordings 3 s", "recordings 8 s"}
+    ran = [line for line in [*found["images"], *found["sounds"]] if not line["name"].startswith("datasets")]
+    assert all(line["per_second"] > 0 and line["of_bare"] > 0 and line["of_bare_wall"] > 0 for line in ran)
+    assert len(found["memory"]["mb"]) == 10
+    assert len(found["targets"]) == 4 * 3 + 2 * 2 + 1
+
+
+@pytest.mark.parametrize("name", ["rows", "shuffle", "tokens", "resume", "images"])
 def test_benchmarks_explain_their_options(name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), "--help"], capture_output=True, text=True, check=True

@@ -40,6 +40,8 @@ class Case:
     fields: dict[str, Any]
     positions: int = 1
     """Each pair of topologies is tried at so many places of the pass."""
+    half: int | None = None
+    """0 or 1: only every second pair is, the even or the odd ones; another case has the rest."""
     passes: int = 1
     coordinate: Coordinate = "rows"
 
@@ -53,18 +55,20 @@ CONCAT: dict[str, Any] = {"batch_size": 2, "pack": packed(method="concat", overl
 
 EXACT = {
     "rows": Case(PRIME, {"batch_size": 12}, positions=3),
-    "rows in file order": Case(PRIME, {"batch_size": 9, "shuffle": False}),
-    "rows of one giant shard": Case(GIANT, {"batch_size": 12}),
-    "rows of fewer shards than ranks": Case(TWO_SHARDS, {"batch_size": 24}),
-    "fewer rows than lanes": Case([[[2], [3]]], {"batch_size": 1}, positions=2),
-    "rows of three sources": Case(THREE, {"batch_size": 3}),
-    "rows that are not counted before they are read": Case(PRIME, {"batch_size": 12}, coordinate="windows"),
-    "best fit": Case(PRIME, {**BEST_FIT, "batch_size": 4}),
-    "best fit of three sources, in file order": Case(THREE, {**BEST_FIT, "shuffle": False, "mix": Mix(by="tokens")}),
-    "best fit, two passes": Case(THREE[:2], {**BEST_FIT, "batch_size": 4, "epochs": 2}, passes=2),
-    "concat": Case(GIANT, {**CONCAT, "batch_size": 6}),
+    "rows in file order": Case(PRIME, {"batch_size": 9, "shuffle": False}, half=0),
+    "rows of one giant shard": Case(GIANT, {"batch_size": 12}, half=1),
+    "rows of fewer shards than ranks": Case(TWO_SHARDS, {"batch_size": 24}, half=0),
+    "fewer rows than lanes": Case([[[2], [3]]], {"batch_size": 1}, half=1),
+    "rows of three sources": Case(THREE, {"batch_size": 5}),
+    "rows that are not counted before they are read": Case(PRIME, {"batch_size": 16}, half=0, coordinate="windows"),
+    "best fit": Case(PRIME, {**BEST_FIT, "batch_size": 7}),
+    "best fit of three sources, in file order": Case(
+        THREE, {**BEST_FIT, "shuffle": False, "mix": Mix(by="tokens")}, half=1
+    ),
+    "best fit, two passes": Case(THREE[:2], {**BEST_FIT, "batch_size": 4, "epochs": 2}, half=0, passes=2),
+    "concat": Case(GIANT, {**CONCAT, "batch_size": 6}, half=1),
     "concat of two sources": Case(THREE[:2], CONCAT),
-    "none": Case([[[53], [50]]], {"batch_size": 4, "pack": packed(64, method="none"), "epochs": 1}),
+    "none": Case([[[53], [50]]], {"batch_size": 4, "pack": packed(64, method="none"), "epochs": 1}, half=1),
 }
 
 
@@ -101,7 +105,7 @@ def test_every_change_of_topology_gives_every_token_exactly_once(name: str) -> N
         # Pairs that are tried at one place only are not all tried at the same one.
         places = pasts(case, old, 4)
         for j, new in enumerate(TOPOLOGIES):
-            for k in range(case.positions):
+            for k in range(case.positions if case.half in (None, (i + j) % 2) else 0):
                 past = places[(i + j + k) % len(places)]
                 run = Ranks(recipe, data, new, past.state)
                 divides = past.state["L"] % new[0] == 0
@@ -114,7 +118,7 @@ def test_every_change_of_topology_gives_every_token_exactly_once(name: str) -> N
                     same += 1
                 run.close()
                 changes += 1
-    assert changes == 256 * case.positions
+    assert changes == 256 * case.positions // (1 if case.half is None else 2)
     assert same > changes // 3
 
 
@@ -125,7 +129,7 @@ def test_a_tail_is_dropped_or_filled_up_whatever_the_topology_was(tail: str) -> 
     recipe, data = case.made()
     for i, old in enumerate(TOPOLOGIES):
         places = pasts(case, old, 3)
-        for j, new in enumerate(TOPOLOGIES):
+        for j, new in list(enumerate(TOPOLOGIES))[(i + (tail == "drop")) % 2 :: 2]:
             past = places[(i + j) % len(places)]
             run = Ranks(recipe, data, new, past.state)
             batches = run.steps()

@@ -47,6 +47,8 @@ class Lane:
         self._again: Lane | None = None
         """What fills a tail up is made by another lane, from the start of the epoch."""
         self._remade = 0
+        self._first: Sequence[Any] | None = None
+        """The first items of the epoch, once they were made again: all padding is made of them."""
         self.receipt = self._receipt()
 
     def _stages(self) -> tuple[Mixer | Turns, Packer | RowBatcher | SampleBatcher]:
@@ -166,7 +168,9 @@ class Lane:
 
         pack = self.pipeline.recipe.pack
         if pack is None:
-            return self._collated(self._from_the_start(1))
+            if self._first is None:
+                self._first = self._from_the_start(1)
+            return self._collated(self._first)
         # Tokens that are attended to like others: a row that nothing is attended in gives NaN in some models.
         tokens = np.full(pack.seq_len, self.pipeline.pad_id, dtype=np.int32)
         silent = np.zeros(pack.seq_len, dtype=np.bool_)
