@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing.process
 import os
 import signal
 import subprocess
@@ -232,6 +233,34 @@ def test_a_worker_keeps_the_trainers_signal_handlers_from_running(pattern: str, 
         for name, handler in zip(names, before, strict=True):
             signal.signal(name, handler)
     assert list(tmp_path.iterdir()) == []
+    assert len(found) == len(list(loader))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_signal_that_comes_while_a_worker_starts_is_the_trainers_too(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Between its first instant and the moment it has settled in, it still has the trainer's handlers, or none."""
+    names = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+    handled = tmp_path / "handled"
+    handled.mkdir()
+    before = [signal.signal(name, lambda number, frame: (handled / str(os.getpid())).touch()) for name in names]
+    start = multiprocessing.process.BaseProcess.start
+
+    def start_and_signal(process: multiprocessing.process.BaseProcess) -> None:
+        start(process)
+        for name in names:
+            os.kill(int(process.pid or 0), name)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start_and_signal)
+    try:
+        with loader_of("rows", pattern, num_workers=2, start_method=method) as loader:
+            found = [seen(batch) for batch in loader]
+        assert not set(names) & signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        for name, handler in zip(names, before, strict=True):
+            signal.signal(name, handler)
+    assert list(handled.iterdir()) == []
     assert len(found) == len(list(loader))
 
 

@@ -15,8 +15,9 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ from headrace.serve.wire import Parcel, Wire, parcel
 LOOK_SECONDS = 1.0
 EXIT_SECONDS = 1.0
 """A worker that was asked to end has so long for it; so has one whose trainer is gone."""
+
+_TRAINERS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that go to all processes of a job, and that a trainer handles for all."""
 
 _ends: weakref.WeakSet[Wire] = weakref.WeakSet()
 """Our ends of the wires to all workers. A forked worker closes those it inherits, or it would keep them open."""
@@ -175,9 +179,10 @@ def work(wire: Wire, pipeline: Pipeline, ahead: int, inherited: tuple[Wire, ...]
 
 def _settle_in(pipeline: Pipeline, inherited: tuple[Wire, ...]) -> None:
     # Signals are the trainer's: its handlers, which a fork brings along, would save checkpoints here.
-    for name in ("SIGINT", "SIGUSR1", "SIGUSR2"):
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in _TRAINERS:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TRAINERS)  # what came meanwhile is ignored now
     signal.set_wakeup_fd(-1)
     for end in inherited:
         end.close()
@@ -231,6 +236,18 @@ def _portable(error: Exception) -> Exception:
 # --- in the trainer's process
 
 
+@contextmanager
+def _trainers_signals_wait(method: str) -> Iterator[None]:
+    """For a worker that starts: from its first instant, until it has settled in; and here just for so long."""
+    if method == "spawn":
+        resource_tracker.ensure_running()  # it starts with the first spawned process, and would end the wait
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TRAINERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Worker:
     """A worker process, seen from the trainer's."""
 
@@ -245,7 +262,9 @@ class Worker:
         args = (theirs, pipeline, ahead, tuple(_ends) if method == "fork" else ())
         self._process = context.Process(target=work, args=args, name=f"headrace-{number}", daemon=True)
         try:
-            self._process.start()
+            # The server that forks workers must not keep the mask: the trainer's other children come from it too.
+            with nullcontext() if method == "forkserver" else _trainers_signals_wait(method):
+                self._process.start()
         except BaseException as error:
             self._hang_up()
             if not isinstance(error, AttributeError | TypeError) and type(error).__name__ != "PicklingError":
