@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.sequence.describe import Pack
     from headrace.sequence.media import collate_fn
     from headrace.serve.door import load
+    from headrace.serve.lerobot import StreamingLeRobotDataset
     from headrace.serve.loader import Loader
     from headrace.serve.state import merge_states
     from headrace.serve.streaming import TrueStreamingDataset
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Address",
     "Batch",
+    "Frames",
     "HeadraceError",
     "Loader",
     "Mix",
@@ -57,8 +59,10 @@ __all__ = [
     "Skip",
     "Source",
     "Stage",
+    "StreamingLeRobotDataset",
     "Tokenize",
     "TrueStreamingDataset",
+    "VideoDecoderCache",
     "__version__",
     "collate_fn",
     "format_agentic",
@@ -88,6 +92,7 @@ __all__ = [
 _HOMES = {
     "Address": "headrace.address",
     "Batch": "headrace.batch",
+    "Frames": "headrace.catalog.frames",
     "HeadraceError": "headrace.errors",
     "Loader": "headrace.serve.loader",
     "Mix": "headrace.mix.describe",
@@ -100,8 +105,10 @@ _HOMES = {
     "Skip": "headrace.recipe",
     "Source": "headrace.catalog.source",
     "Stage": "headrace.stage",
+    "StreamingLeRobotDataset": "headrace.serve.lerobot",
     "Tokenize": "headrace.make.describe",
     "TrueStreamingDataset": "headrace.serve.streaming",
+    "VideoDecoderCache": "headrace.lerobot.decoders",
     "collate_fn": "headrace.sequence.media",
     "format_agentic": "headrace.make.formatters",
     "format_anti_hallucination": "headrace.make.formatters",

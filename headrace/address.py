@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
@@ -49,3 +50,12 @@ class Row(tuple[tuple[str, int, str], int, dict[str, Any]]):
 
     def __getnewargs__(self) -> tuple[Address, dict[str, Any]]:
         return self.address, self.data
+
+
+class Unmade(ABC):
+    """What stands for a row until it is given out: only then its data is made, because that is dear."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def made(self) -> dict[str, Any]: ...

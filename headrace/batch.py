@@ -76,6 +76,11 @@ class Batch(dict[str, Any]):
         return sum([piece[6] - piece[5] for pieces in self._pieces or () for piece in pieces])
 
     @property
+    def num_samples(self) -> int:
+        """Samples that begin in these sequences."""
+        return sum([piece[5] == 0 for pieces in self._pieces or () for piece in pieces])
+
+    @property
     def addresses(self) -> list[Any]:
         """Rows: the Address of each. Sequences: for each a list with the Address of document 1, 2, ..."""
         if self._pieces is None:

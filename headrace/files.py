@@ -11,11 +11,12 @@ import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import NoSpace, shown
+from headrace.errors import FetchError, HeadraceError, NoSpace, shown
 
 PART = ".part"
 """Unfinished files end so. They belong to the process named in them; see `unique_part`."""
@@ -96,10 +97,10 @@ _HOST: str | None = None
 def start_time(pid: int) -> int:
     """Clock ticks since boot when `pid` started; 0 where that cannot be read (gone, not yet buried, or no /proc)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
-    fields = stat.rpartition(")")[2].split()
+    fields = text.rpartition(")")[2].split()
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
@@ -146,9 +147,9 @@ def make_private_folder(path: Path) -> None:
 
 def publish(path: Path, chunks: Iterable[bytes], files: Files = REAL) -> None:
     """Write a whole file so that it appears complete or not at all, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = unique_part(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         fd = files.create(part)
         try:
             for chunk in chunks:
@@ -168,6 +169,32 @@ def publish(path: Path, chunks: Iterable[bytes], files: Files = REAL) -> None:
 
 def publish_json(path: Path, value: Any, files: Files = REAL) -> None:
     publish(path, [json.dumps(value, separators=(",", ":"), sort_keys=True).encode()], files)
+
+
+def keep_json(path: Path, value: Any) -> None:
+    """As `publish_json`, for files of the cache folder that have no other care taken of them: an index, a pin."""
+    try:
+        publish_json(path, value)
+    except HeadraceError:
+        raise
+    except OSError as error:
+        raise FetchError(
+            error.errno,
+            f"{shown(path)} could not be written: {error.strerror}; give another folder with cache_dir= "
+            f"(HEADRACE_CACHE_DIR)",
+        ) from error
+
+
+def read_whole(path: Path, most: int = 1 << 30) -> bytes:
+    """A regular file of at most so many bytes. A pipe or a device in its place is an OSError, and not waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
+    return data
 
 
 def remove_quietly(path: Path, files: Files = REAL) -> bool:

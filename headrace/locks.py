@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.files import is_alive, process_tag, remove_quietly
@@ -34,6 +35,8 @@ class Lock:
             while True:
                 fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 try:
+                    if not stat.S_ISREG(os.fstat(fd).st_mode):
+                        raise OSError(errno.EINVAL, "a lock is a file")
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     # Its last owner may have removed it between our two calls.
                     if self._is_at_path(fd):
@@ -78,7 +81,7 @@ class Lock:
     def owner(self) -> tuple[bool | None, int]:
         """Whether the one who has it lives (None: unknown), and when it last showed that, in file time."""
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None, 0
         try:
@@ -109,7 +112,8 @@ def locked(path: Path, patience: float = PATIENCE_SECONDS) -> Iterator[Callable[
     A holder that dies frees it at once. One that shows no life for `patience` seconds is no longer waited for: the work
     is then done twice.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # there is no lock then; whoever writes here next says why
+        path.parent.mkdir(parents=True, exist_ok=True)
     lock = Lock(path)
     seen, since = 0, time.monotonic()
     while lock.take() is False:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.catalog.source import Source
 from headrace.errors import SpecError
 from headrace.mix.describe import Change, Part
+
+LATER = frozenset({"frames"})
+"""Fields that came after the first fingerprints: left out while they are at their default, so that those still hold."""
 
 
 def plain(value: Any, *, defaults: bool) -> Any:
@@ -16,12 +20,14 @@ def plain(value: Any, *, defaults: bool) -> Any:
         return str(value)
     if isinstance(value, tuple | list):
         return [plain(item, defaults=defaults) for item in value]
+    if isinstance(value, Mapping):
+        return {name: plain(item, defaults=defaults) for name, item in value.items()}
     if not dataclasses.is_dataclass(value):
         return value
     out: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
-        if defaults or item != _default(value, field):
+        if (defaults and field.name not in LATER) or item != _default(value, field):
             out[field.name] = plain(item, defaults=defaults)
     if isinstance(value, Change):
         out["weights"] = dict(value.weights)

@@ -181,6 +181,8 @@ def _accelerate_rank() -> tuple[int, int] | None:
     known = getattr(state, "_shared_state", None) or {}
     if "process_index" not in known or "num_processes" not in known:
         return None
+    if known["num_processes"] == 1:
+        return None  # on CPUs it takes every rank of torchrun for the only process, unless it is told cpu=True
     return known["process_index"], known["num_processes"]
 
 
@@ -243,3 +245,9 @@ def _seconds(name: str, env: Mapping[str, str], default: float) -> float:
     if not 0 < value < 86_400:
         raise SpecError(f"{name}={shown(text)!r}: a number of seconds above 0, for example 30")
     return value
+
+
+def use_token(token: str | None) -> None:
+    """Have the Hub's client use this token, here and in workers; None: the one that it finds by itself."""
+    if isinstance(token, str):
+        os.environ["HF_TOKEN"] = token

@@ -66,7 +66,7 @@ def bare(text: str) -> str:
 def drawn(sample: dict[str, Any]) -> str:
     """A sample as a text to be looked at: what is learned stands in ⟦brackets⟧, and below it everything else."""
     text = "".join(f"⟦{text}⟧" if is_learned else text for text, is_learned in sample["segments"])
-    rest = {key: value for key, value in sample.items() if key not in ("text", "segments")}
+    rest = {key: value for key, value in sample.items() if key not in ("text", "segments", "turns")}
     lines = [f"{key}: {_short(value)}" for key, value in sorted(rest.items())]
     return "\n".join([text, "---", *lines]) + "\n"
 

@@ -117,7 +117,25 @@ def restored(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
     return {"said": said, "lanes": len(loader.place.lanes), "after": [] if said else some(loader, None)}
 
 
-SCENES = {scene.__name__: scene for scene in (epochs, half, go_on, apart, killed, saved, restored)}
+def saved_text(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
+    """Through torch's distributed checkpoints as one text."""
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    before = some(loader, given["steps"])
+    save({"loader": loader.stateful}, checkpoint_id=given["folder"])
+    return {"before": before}
+
+
+def restored_text(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    load({"loader": loader.stateful}, checkpoint_id=given["folder"])
+    return {"after": some(loader, None)}
+
+
+SCENES = {
+    scene.__name__: scene for scene in (epochs, half, go_on, apart, killed, saved, restored, saved_text, restored_text)
+}
 
 
 def made(given: dict[str, Any]) -> Loader:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing import LocalHub, write_parquet
+from headrace.testing import LocalHub, write_parquet, write_robot_dataset
 from headrace.testing.tokenizers import write_tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +33,21 @@ def test_the_example_in_the_readme_runs_as_it_stands(
     assert "HuggingFaceFW/fineweb" in capsys.readouterr().out
     assert isinstance(scope["state"], dict)
     assert (tmp_path / "data" / "hf_shards" / "HuggingFaceFW" / "fineweb" / "train").is_dir()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.filterwarnings("ignore:.*episodes for .* consumers")
+def test_the_example_with_robots_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    folder = write_robot_dataset(tmp_path / "in", episodes=[20] * 10, fps=15)
+    with LocalHub() as hub:
+        hub.push("lerobot/droid", folder, branch="refs/tags/v3.0")
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.chdir(tmp_path)
+        exec(code, {})  # noqa: S102 - our own README
+    assert "16" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

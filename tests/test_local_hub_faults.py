@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,6 +25,7 @@ from headrace.testing.hub import (
     Flip,
     GzipBody,
     IgnoreRange,
+    Link,
     LocalHub,
     NoLength,
     RateLimit,
@@ -198,6 +200,18 @@ def test_delay_gives_the_right_answer_late(hub: LocalHub) -> None:
     start = time.monotonic()
     assert Reply(hub.endpoint + BIN, Range="bytes=0-9").body == DATA[:10]
     assert 0.1 <= time.monotonic() - start < 5
+
+
+def test_all_bodies_share_a_link_and_each_begins_late(hub: LocalHub) -> None:
+    hub.fault("*.bin", Link(0.05, 4 * len(DATA) / 0.4))
+    with ThreadPoolExecutor(4) as threads:
+        start = time.monotonic()
+        began = [threads.submit(Reply, hub.endpoint + BIN) for _ in range(4)]
+        assert all(one.result().body == DATA for one in began)
+        assert 0.45 <= time.monotonic() - start < 5, "four at once take four times as long as one"
+    start = time.monotonic()
+    assert Reply(hub.endpoint + BIN, method="HEAD").body == b""
+    assert 0.05 <= time.monotonic() - start < 5
 
 
 def test_flip_turns_one_byte_of_the_file_under_any_range(hub: LocalHub) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from counts import FakeCounts
@@ -13,7 +14,7 @@ shapes = st.lists(st.lists(st.integers(0, 25), max_size=4), max_size=7)
 coordinates = st.sampled_from(["rows", "windows"])
 
 
-def rules(shuffle: bool = True, coordinate: Coordinate = "rows", **more: int) -> Rules:
+def rules(shuffle: bool = True, coordinate: Coordinate = "rows", **more: Any) -> Rules:
     return Rules(seed=3, source="hf:a/b:train:text", shuffle=shuffle, coordinate=coordinate, **more)
 
 

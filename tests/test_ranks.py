@@ -80,10 +80,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
         if count == 2:
             given = {"scene": "saved", "kind": "rows", "steps": STEPS, "folder": str(folder / "dcp")}
             scenes["saved"] = {**given, "options": {"lanes": 8}}
+            given = {"scene": "saved_text", "kind": "rows", "steps": STEPS, "folder": str(folder / "text")}
+            scenes["texted"] = {**given, "options": {"lanes": 8}}
         else:
             for name, lanes, partial in RESTORED:
                 given = {"scene": "restored", "kind": "rows", "folder": str(folder / "dcp"), "partial": partial}
                 scenes[f"restored-{name}"] = {**given, "options": {"lanes": lanes}}
+                given = {"scene": "restored_text", "kind": "rows", "folder": str(folder / "text")}
+                scenes[f"text-{name}"] = {**given, "options": {"lanes": lanes}}
             for kind in WHOLE:
                 state = ranks.state(f"half-{kind}", 2)
                 scenes[f"from-2-{kind}"] = {"scene": "go_on", "kind": kind, "state": state, "options": LANES}
@@ -240,6 +244,14 @@ def test_a_distributed_checkpoint_brings_the_state_back(ranks: Ranks) -> None:
     assert all(one["same"] for one in found)
     wanted = [noted(batch) for batch in loader_of("rows", ranks.pattern, lanes=8)]
     assert in_order([one["before"] + one["after"] for one in found]) == wanted
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in RESTORED])
+def test_a_distributed_checkpoint_as_text_goes_into_a_loader_of_any_shape(ranks: Ranks, name: str) -> None:
+    before = [part["before"] for part in ranks.read("texted", 2)]
+    after = [part["after"] for part in ranks.read(f"text-{name}", 4)]
+    wanted = [*(part["before"] for part in ranks.read("saved", 2)), *(part["after"] for part in ranks.read("saved", 2))]
+    assert things([b for part in (*before, *after) for b in part]) == things([b for part in wanted for b in part])
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in RESTORED])

@@ -31,6 +31,13 @@ from headrace.errors import SpecError
             Source(kind="parquet", path="s3://b/k.parquet", column="body"),
             "parquet:s3://b/k.parquet:body",
         ),
+        ("lerobot:org/name", Source(kind="lerobot", path="org/name"), "lerobot:org/name"),
+        ("lerobot: /data/set ", Source(kind="lerobot", path="/data/set"), "lerobot:/data/set"),
+        (
+            "lerobot:hf://buckets/org/name",
+            Source(kind="lerobot", path="hf://buckets/org/name"),
+            "lerobot:hf://buckets/org/name",
+        ),
     ],
 )
 def test_a_spec_is_its_source_and_back(spec: str, source: Source, name: str) -> None:
@@ -58,6 +65,13 @@ def test_a_spec_is_its_source_and_back(spec: str, source: Source, name: str) -> 
         ("parquet:s3://user:secret@b/x", "refused"),
         ("parquet:https://h/x?token=secret", "refused"),
         ("parquet:zip://x::https://h/y", "too many colons"),
+        ("lerobot:", "path is empty"),
+        ("lerobot:org/name:train", "it has no split and no column"),
+        ("lerobot:s3://host:9000/x", "it has no split and no column"),
+        ("lerobot:s3://user:secret@b/x", "it has no split and no column"),
+        ("lerobot:s3://secret@b/x", "refused"),
+        ("lerobot:s3://b/x?secret", "refused"),
+        ("lerobot:S3://b/x", "refused"),
     ],
 )
 def test_a_wrong_spec_gets_the_form_it_should_have(spec: str, said: str) -> None:
@@ -83,7 +97,7 @@ def test_what_is_no_string_is_no_spec(value: object) -> None:
 
 
 def test_an_unknown_kind_of_source_lists_the_kinds() -> None:
-    with pytest.raises(SpecError, match="hf, jsonl, parquet, txt"):
+    with pytest.raises(SpecError, match="hf, jsonl, parquet, txt, known, lerobot"):
         Source(kind="csv", path="x")  # type: ignore[arg-type]
 
 

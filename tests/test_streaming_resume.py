@@ -190,6 +190,28 @@ def test_loaders_resume_exactly_with_any_workers(world: World, workers: int) -> 
         assert given + rest == full, cut
 
 
+def test_lanes_that_are_over_before_the_others_resume_in_the_middle_of_a_row(world: World) -> None:
+    """A row with samples left for the next epoch does not mean that a lane has more to give in this one."""
+
+    def thrice(sample: Any, tokens: Any) -> Any:
+        return [{"text": sample["output"].replace("]", f".{i}]")} for i in range(3)]
+
+    def make() -> Loader:
+        memory = world.memory({"a": named("a")})
+        return memory.make(functions={"code": thrice}, max_per_epoch=7, sample_repeat=1).loader(1, lanes=2)
+
+    loader = make()
+    full = [whole(batch) for _ in range(2) for batch in loader]
+    for cut in range(14):
+        loader = make()
+        given = [whole(batch) for batch in islice((b for _ in range(2) for b in loader), cut)]
+        state = loader.state_dict()
+        again = make()
+        again.load_state_dict(state)
+        rest = [whole(batch) for _ in range(2 - state["epoch"]) for batch in again]
+        assert given + rest == full, cut
+
+
 def test_workers_make_no_difference(world: World) -> None:
     found = []
     for workers in (0, 1, 2):

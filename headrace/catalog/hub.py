@@ -49,6 +49,22 @@ def resolve(source: Source, run: Run, revision: str | None = None) -> str:
     return info.sha
 
 
+def ref_names(source: Source, run: Run) -> list[str]:
+    """Its tags and branches."""
+    url = f"{run.endpoint}/api/datasets/{source.path}/refs"
+    reply = _asking(partial(_page, url, source.path, run), source.path, run)
+    try:
+        found = json.loads(reply.content)
+        return [str(ref["name"]) for kind in ("tags", "branches") for ref in found.get(kind) or ()]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise Unreachable(f"{source.path}: the Hub's list of its tags cannot be read ({shown(error)})") from error
+
+
+def list_files(source: Source, commit: str, run: Run) -> Iterator[tuple[str, int, str]]:
+    """(path, size, etag) of every file at a commit."""
+    return _tree(source, commit, "", run)
+
+
 def list_split(source: Source, commit: str, run: Run) -> Listing:
     """The parquet files of the source's split at a commit; of the Hub's own conversion where the repo has none."""
     if commit.startswith(CONVERT_MARK):

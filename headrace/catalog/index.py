@@ -20,7 +20,7 @@ from headrace.catalog.listing import Listing
 from headrace.catalog.schemas import Agreement, Schema, check_names
 from headrace.catalog.shard import Shard
 from headrace.errors import shown
-from headrace.files import publish_json
+from headrace.files import keep_json, read_whole
 from headrace.locks import locked
 
 if TYPE_CHECKING:
@@ -114,13 +114,13 @@ class Index:
             return self.shard(i)
         kept = self.path.with_suffix(".footers") / f"{i}.json"
         try:
-            return GroupRows.from_json(json.loads(kept.read_bytes()))
+            return GroupRows.from_json(json.loads(read_whole(kept)))
         except FileNotFoundError:
             pass
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.warning("%s cannot be read (%s); reading the footer again", kept, shown(error))
         found = read_footer(self.listing.shard(i))
-        publish_json(kept, found.to_json())
+        keep_json(kept, found.to_json())
         return found
 
     def check_columns(self, i: int, columns: list[str] | None) -> None:
@@ -208,7 +208,7 @@ def save(path: Path, listing: Listing, shards: list[ShardIndex] | None) -> None:
         if isinstance(shard, GroupRows):
             value["schema"] = schemas.setdefault(shard.schema, len(schemas))
         out.append(value)
-    publish_json(
+    keep_json(
         path,
         {
             "format": FORMAT,
@@ -225,7 +225,7 @@ def save(path: Path, listing: Listing, shards: list[ShardIndex] | None) -> None:
 def load_listing(path: Path) -> dict[str, Any] | None:
     """An index file as it is; None where there is none that can be used."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_whole(path))
         if value["format"] == FORMAT and isinstance(value["revision"], str) and _are_files(value["files"]):
             return dict(value)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from headrace.catalog.source import SYNTH, Source
 from headrace.catalog.stop import stopped_by
 from headrace.catalog.synthetic import list_synth
 from headrace.errors import Changed, NotFound, StateError, Unreachable, shown
-from headrace.files import publish_json
+from headrace.files import keep_json, read_whole
 from headrace.locks import locked
 from headrace.run import Run
 
@@ -55,7 +55,7 @@ def _list_files(source: Source, run: Run) -> Listing:
 def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
     folder = run.cache_dir / "hf_index" / source.path
     with locked(folder / ".lock") as beat:
-        commit = _pin(source, run, folder, revision)
+        commit = pin_commit(source, run, folder, revision)
         path = folder / f"{_index_name(source)}~{commit}.json"
         known = load_listing(path)
         if known is None:
@@ -71,7 +71,13 @@ def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
     return Index(Listing.of(source, known["revision"], origin, [(p, s, e) for p, s, e in known["files"]]), path)
 
 
-def _pin(source: Source, run: Run, folder: Path, revision: str | None) -> str:
+def pin_commit(
+    source: Source,
+    run: Run,
+    folder: Path,
+    revision: str | None,
+    resolve: Callable[[Source, Run], str] = hub.resolve,
+) -> str:
     """The commit to read: of the state, of this launch's first rank, or (asked now) of the branch."""
     if revision is not None:
         if not re.fullmatch(rf"({hub.CONVERT_MARK})?[0-9a-f]{{40}}", revision):
@@ -85,8 +91,8 @@ def _pin(source: Source, run: Run, folder: Path, revision: str | None) -> str:
     shared = pin is not None and run.launch and pin.get("launch") == run.launch and _is_fresh(path)
     if pin is not None and (run.offline or shared):
         return str(pin["commit"])
-    commit = hub.resolve(source, run)
-    publish_json(path, {"commit": commit, "launch": run.launch})
+    commit = resolve(source, run)
+    keep_json(path, {"commit": commit, "launch": run.launch})
     return commit
 
 
@@ -100,7 +106,7 @@ def _is_fresh(pin: Path) -> bool:
 
 def _read_pin(path: Path) -> dict[str, Any] | None:
     try:
-        pin = json.loads(path.read_bytes())
+        pin = json.loads(read_whole(path, 4096))
     except (OSError, ValueError, RecursionError):
         return None
     if isinstance(pin, dict) and re.fullmatch(r"[0-9a-f]{40}", str(pin.get("commit", ""))):

@@ -17,6 +17,9 @@ from headrace.catalog.source import Source
 from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound, SpecError, shown
 
 BLOCK = 4 << 20
+_TAGS = ("ETag", "etag", "version_id", "md5Hash", "LastModified", "last_modified", "mtime", "created", "xet_hash")
+_PLAIN = {"hf": {"cache_type": "none"}}
+"""What a file system must be told so that it reads just the bytes it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class RemoteOrigin(Origin):
     def read(self, shard: Shard, start: int, stop: int) -> bytes:
         def attempt() -> bytes:
             with _explained(shard):
-                data: bytes = _filesystem(self.scheme).cat_file(self.root + shard.path, start=start, end=stop)
+                fs, path = _filesystem(self.scheme), self.root + shard.path
+                data: bytes = fs.cat_file(path, start=start, end=stop, **_PLAIN.get(self.scheme, {}))
             if len(data) != stop - start:
                 raise Broken(f"{len(data)} bytes came where {stop - start} were asked for")
             return data
@@ -84,6 +88,25 @@ def list_remote(source: Source) -> Listing:
     return _listing(source, scheme, base, infos)
 
 
+def list_folder(source: Source) -> Listing:
+    """All files below a folder. What stands before their paths is the `base` of their origin."""
+    scheme = source.path.partition("://")[0]
+    fs = _filesystem(scheme)
+    path = str(fs._strip_protocol(source.path)).rstrip("/")
+    base = path.lstrip("/")
+
+    def ask() -> list[dict[str, Any]]:
+        with _explained(source.path):
+            fs.invalidate_cache(path)  # what was there before is not what is there
+            found = fs.find(path, detail=True)
+            return [found[name] for name in sorted(found) if name.strip("/") != base]
+
+    infos = retrying(ask, source.path)
+    if not infos:
+        raise NotFound(f"{shown(source.path)}: there is no such folder, or no file in it{_nearest(fs, path)}")
+    return _listing(source, scheme, base, infos)
+
+
 def _listing(source: Source, scheme: str, base: str, infos: list[dict[str, Any]]) -> Listing:
     names = [str(i["name"]) for i in infos]
     root = "/" if all(name.startswith("/") for name in names) else ""
@@ -110,7 +133,7 @@ def _nearest(fs: Any, path: str) -> str:
 
 def _tag(info: dict[str, Any], only: str = "") -> str:
     """What tells one content from another, as far as the file system says. Never taken for a hash of ours."""
-    for key in ("ETag", "etag", "version_id", "md5Hash", "LastModified", "last_modified", "mtime", "created"):
+    for key in _TAGS:
         value = info.get(key) if only in ("", key) else None
         if value:
             seconds = value.timestamp() if isinstance(value, datetime) else value

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
+from headrace.catalog.frames import Frames
 from headrace.errors import SpecError, shown
 
-Kind = Literal["hf", "jsonl", "parquet", "txt", "known"]
+Kind = Literal["hf", "jsonl", "parquet", "txt", "known", "lerobot"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 FORMS = {
@@ -17,6 +18,7 @@ FORMS = {
     "parquet": "parquet:<path, glob or fsspec url>[:<column>]",
     "txt": "txt:<path or glob>[:<column>]",
     "known": "known:<name>[:<split>]",
+    "lerobot": "lerobot:<repo, path of a folder or fsspec url>",
 }
 
 REPO = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?", re.ASCII)
@@ -34,7 +36,7 @@ class Source:
 
     kind: Kind
     path: str
-    """A Hub dataset repo, a local path or glob, or (parquet) a URL that fsspec knows."""
+    """A Hub dataset repo, a local path or glob, or (parquet, lerobot) a URL that fsspec knows."""
     config: str | None = None
     """Hub only: the configuration (subset); None takes the repo's default."""
     split: str = "train"
@@ -47,6 +49,8 @@ class Source:
     """Hub only: accept an automatic parquet conversion that covers only a part of the data."""
     allow_eval: bool = False
     """Accept a known data set, or a split of one, that is for testing."""
+    frames: Frames | None = None
+    """lerobot only: what is made of its frames; None: each as it is."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -59,6 +63,7 @@ class Source:
             _check_hub(self)
         elif "://" in self.path:
             _check_url(self)
+        _check_frames(self)
         if not self.column:
             raise _wrong(str(self), "the column is empty", self.kind)
 
@@ -80,6 +85,11 @@ class Source:
             name, _, split = rest.partition(":")
             return cls(kind="known", path=name.strip(), split=split or "train")
         scheme, mark, tail = rest.partition("://")
+        if kind == "lerobot":
+            if ":" in (tail if mark else rest):
+                why = "it has no split and no column (a path with colons, or a revision: Source(kind=..., path=...))"
+                raise _wrong(f"lerobot:{scheme}://…" if mark else spec, why, kind)
+            return cls(kind="lerobot", path=rest.strip())
         parts = (tail if mark else rest).split(":")
         if len(parts) > 2:
             raise _wrong(spec, "it has too many colons (a path with colons: Source(kind=..., path=...))", kind)
@@ -113,6 +123,8 @@ class Source:
         if self.kind == "hf":
             config = f":{self.config}" if self.config else ""
             return f"hf:{self.path}{config}:{self.split}:{self.column}"
+        if self.kind == "lerobot":
+            return f"lerobot:{self.path}"
         return f"{self.kind}:{self.path}:{self.column}"
 
 
@@ -165,8 +177,21 @@ def _check_url(source: Source) -> None:
     authority = rest.partition("/")[0]
     if scheme == "file" or (source.kind == "jsonl" and source.path.startswith(SYNTH)):
         return
-    if source.kind != "parquet":
+    if source.kind not in ("parquet", "lerobot"):
         raise _wrong(f"{source.kind}:{scheme}://…", "only parquet is read from a URL", "parquet")
     if "@" in authority or "?" in rest or "::" in source.path or not re.fullmatch(r"[a-z][a-z0-9+.\-]*", scheme):
         # The rest is not shown: it may hold a password or a signature.
-        raise _wrong(f"parquet:{scheme}://…", "URLs with users, passwords, queries or chains are refused", "parquet")
+        why = "URLs with users, passwords, queries or chains are refused"
+        raise _wrong(f"{source.kind}:{scheme}://…", why, source.kind)
+
+
+def _check_frames(source: Source) -> None:
+    if source.kind != "lerobot":
+        if source.frames is not None:
+            raise SpecError(f"frames: only sources of kind lerobot have frames; {shown(source)} has rows")
+        return
+    if source.frames is not None and not isinstance(source.frames, Frames):
+        raise SpecError(f"frames={shown(repr(source.frames))} is not of type Frames")
+    for name, default in (("config", None), ("split", "train"), ("column", "text")):
+        if getattr(source, name) != default:
+            raise _wrong(str(source), f"a LeRobot data set has no {name}; leave it out", "lerobot")

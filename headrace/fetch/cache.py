@@ -11,6 +11,7 @@ rename; they are removed by unlink, and only with a sidecar and without a lease.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import errno
 import hashlib
@@ -23,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headrace.catalog.shard import Shard, safe_parts
+from headrace.catalog.shard import Origin, Shard, safe_parts
 from headrace.catalog.stop import Stop, beat, pause, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
 from headrace.fetch import sidecar
@@ -49,6 +50,13 @@ class ShardCache:
         self._top = root / TOP
         self._files = files
         self._leases = Leases(self._top / ".leases", files)
+        self._strict = False
+
+    def strict(self) -> ShardCache:
+        """The same cache, which refuses what does not fit beside the files in use, and never goes over its limit."""
+        other = copy.copy(self)
+        other._strict = True
+        return other
 
     def path_of(self, shard: Shard) -> Path:
         """Where the shard lies, or would lie if it were fetched now."""
@@ -87,12 +95,22 @@ class ShardCache:
         for place in self._places(shard):
             if self._looks_right(shard, place):
                 self._prepare(place)
-                lease = self._lease(place)
+                try:
+                    lease = self._lease(place)
+                except OSError:
+                    return None  # a disk that takes no lease: `acquire` knows what to do then
                 if not self._leases.is_being_removed(self._key(place)) and self._looks_right(shard, place):
                     sidecar.touch(place)
                     return lease
                 lease.release(keep=True)
         return None
+
+    def forget(self, origin: Origin) -> None:
+        """Remove the shards of an origin that nobody uses, so that they are fetched anew."""
+        folder = self._top.joinpath(*(part for name in (origin.folder or ())[1:] for part in safe_parts(name)))
+        if origin.folder and folder.is_dir():
+            for place, _ in sidecar.walk(folder):
+                self._remove(place)
 
     def sweep(self) -> None:
         """Remove what dead processes left: partial files, leases, marks, locks, names taken in vain."""
@@ -310,6 +328,9 @@ class ShardCache:
         sizes = self._sizes()
         over = sum(sizes.values()) - self.limit
         if over > 0 and over > (freed := self._free(over, sizes)):
+            if self._strict:
+                why = f"the cache limit is {self.limit:,} bytes, and all other files are being read"
+                raise NoSpace(f"{shard} needs {shard.size:,} bytes, but {why}; raise HEADRACE_CACHE_BYTES")
             log.warning(
                 "%s: the cache limit of %s bytes is exceeded by %s bytes, because all other shards are being read",
                 shard,
@@ -363,8 +384,10 @@ class ShardCache:
 def _lstat(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
 
 
 def _no_name(shard: Shard) -> FetchError:

@@ -24,6 +24,8 @@ from headrace.locks import Lock
 POLL_SECONDS = 0.05
 REMOVAL_SECONDS = 5.0
 """A removal that takes longer between mark and unlink gives up. Whoever waits for one waits twice as long."""
+MARK_SECONDS = 60.0
+"""So long a mark of another machine, or of an earlier boot of this one, counts: its removal is long over then."""
 REMOVING = ".rm"
 LOCK = ".lock"
 
@@ -127,7 +129,8 @@ class Leases:
         try:
             alive = is_alive(".".join(fields[1:4]))
             if alive is None:
-                alive = time.time() - path.lstat().st_mtime < ELSEWHERE_SECONDS
+                patience = MARK_SECONDS if path.suffix == REMOVING else ELSEWHERE_SECONDS
+                alive = abs(time.time() - path.lstat().st_mtime) < patience
         except ValueError:
             return False  # not a name of ours
         except FileNotFoundError:

@@ -32,6 +32,8 @@ class ParquetReader:
         self.shard, self.columns, self._path = shard, columns, path
         self._ranges: _RangeFile | None = None
         self._pages: Any = None
+        self._leaves: list[tuple[int, Leaf]] = []
+        self._dictionaries: list[str] = []
         self._users: PlainFile | None = None
         """A file of the user's is held open beside pyarrow, to notice when it is written to."""
         if isinstance(shard.origin, LocalOrigin):
@@ -50,6 +52,33 @@ class ParquetReader:
     def group_rows(self) -> list[int]:
         meta = self._file.metadata
         return [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
+
+    def bounds(self, column: str) -> list[tuple[int, int] | None]:
+        """Of each row group, the least and the greatest number in a column, where the footer says."""
+        meta = self._file.metadata
+        at = next((c for c, leaf in self._leaves if leaf.path == column), None)
+        found: list[tuple[int, int] | None] = []
+        for group in range(meta.num_row_groups if at is not None else 0):
+            told = meta.row_group(group).column(at).statistics
+            whole = told is not None and told.has_min_max and not told.null_count and type(told.min) is int
+            found.append((told.min, told.max) if whole else None)
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the file."""
+        return list(self._file.schema_arrow.names)
+
+    def group_bytes(self, group: int) -> int:
+        """Of the columns that are read, as they lie in the file."""
+        found = self._file.metadata.row_group(group)
+        return sum(found.column(c).total_compressed_size for c, _ in self._leaves)
+
+    def only(self, columns: list[str]) -> None:
+        """From here on no other columns are read."""
+        self.columns = columns
+        self._leaves = [(c, leaf) for c, leaf in self._leaves if _is_read(leaf, columns)]
+        self._dictionaries = [name for name in self._dictionaries if name in columns]
 
     def read(self, chunk: Chunk) -> Any:
         """The rows of a chunk in file order, as one RecordBatch."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from headrace import rng
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.rng import I64
 
 Coordinate: TypeAlias = Literal["rows", "windows"]
+Draw: TypeAlias = Literal["chunk", "row"]
 Range: TypeAlias = tuple[int, int]
 
 WINDOW_BITS = 40
@@ -67,6 +70,10 @@ class Rules:
     coordinate: Coordinate = "rows"
     limit: int | None = None
     """Rows of the source over all epochs; cut before lanes. Needs the "rows" coordinate."""
+    atomic: bool = False
+    """Row groups are chunks as they are, and no chunk is shared by two lanes. Needs the "rows" coordinate."""
+    draw: Draw = "chunk"
+    """What a pool draws evenly while there is more to come: one of its chunks, or one of all the rows in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +176,45 @@ class Order:
             if self.rules.shuffle or n < lanes:
                 turn = (lane + self.epoch) % lanes
             found = (turn * n // lanes, (turn + 1) * n // lanes)
+            if self.rules.atomic:
+                found = (self._snapped(found[0], n), self._snapped(found[1], n))
         else:
             if self.rules.shuffle:
                 turn = (lane + self.epoch) % lanes
             found = (self._cut(turn, lanes) << WINDOW_BITS, self._cut(turn + 1, lanes) << WINDOW_BITS)
         return [found] if found[0] < found[1] else []
+
+    def cut(self, ranges: list[Range], parts: int) -> list[list[Range]]:
+        """What is left of this epoch in `parts` consecutive shares of equal length, as far as chunks may be cut."""
+        if not self.rules.atomic:
+            return cut(ranges, parts)
+        whole = [piece for start, stop in ranges for piece in self._at_chunks(start, stop)]
+        total, before = length(ranges), 0
+        shares: list[list[Range]] = [[] for _ in range(parts)]
+        for start, stop in whole:
+            shares[(2 * before + stop - start) * parts // (2 * total)].append((start, stop))  # where its middle lies
+            before += stop - start
+        return [merge(share) for share in shares]
+
+    def _at_chunks(self, start: int, stop: int) -> list[Range]:
+        """A range in pieces, each of one chunk."""
+        first, last = self._starts.searchsorted([start + 1, stop]).tolist()
+        edges = [start, *self._starts[first:last].tolist(), stop]
+        return list(pairwise(edges))
+
+    def _snapped(self, position: int, end: int) -> int:
+        """The nearest position at which a chunk begins, or the end."""
+        i = int(self._starts.searchsorted(position))
+        after = min(int(self._starts[i]), end) if i < len(self._starts) else end
+        before = int(self._starts[i - 1]) if i else 0
+        return before if position - before < after - position else after
+
+    @cached_property
+    def _starts(self) -> I64:
+        """Of all chunks of the epoch, the first positions."""
+        import numpy as np
+
+        return np.concatenate([np.zeros(0, np.int64), *(self.window(w).starts for w in range(self.num_windows))])
 
     def _cut(self, turn: int, lanes: int) -> int:
         """The first window of run `turn`, cut by the listing's bytes at window boundaries."""
@@ -245,6 +286,8 @@ class Window:
         self._groups = groups[:, groups[3] > 0]
         rows, nbytes = self._groups[3], self._groups[4]
         pieces = np.maximum(-(-rows // rules.chunk_rows), np.minimum(rows, -(-nbytes // rules.chunk_bytes)))
+        if rules.atomic:
+            pieces = np.minimum(pieces, 1)
         size = -(-rows // np.maximum(pieces, 1))
         pieces = -(-rows // size)  # even cuts may need fewer
         self._group = np.repeat(np.arange(len(rows)), pieces)
@@ -252,19 +295,19 @@ class Window:
         self._skip = nth * size[self._group]
         self._rows = np.minimum(size[self._group], rows[self._group] - self._skip)
         ends = base + np.cumsum(self._rows)
-        self._starts = ends - self._rows
+        self.starts = ends - self._rows
         self.end = int(ends[-1]) if len(ends) else base
         """The first position behind the last chunk."""
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self.starts)
 
     def at(self, position: int) -> Chunk:
         """The chunk that holds a position before `end`; the first one for a position before the first."""
-        i = max(0, int(self._starts.searchsorted(position, side="right")) - 1)
+        i = max(0, int(self.starts.searchsorted(position, side="right")) - 1)
         shard, group, first, of, _, nbytes = self._groups[:, self._group[i]].tolist()
         skip, rows = int(self._skip[i]), int(self._rows[i])
-        return Chunk(int(self._starts[i]), rows, shard, group, first + skip, skip, -(-nbytes * rows // of))
+        return Chunk(int(self.starts[i]), rows, shard, group, first + skip, skip, -(-nbytes * rows // of))
 
 
 def clamp_rows(num_rows: int, epoch: int, limit: int | None) -> int:

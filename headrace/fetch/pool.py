@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import rng
 from headrace.errors import StateError, shown
+from headrace.fetch.lots import Lots
 from headrace.fetch.plan import Chunk, Order, Orders, Range, in_order, length
 from headrace.stage import State
 
@@ -133,7 +134,7 @@ class Pool:
         firsts = [slot.at for slot in slots]
         if len(slots) == 1:
             picks, counts = None, [min(most, slots[0].left)]
-        elif self._more:
+        elif self._more and self.rules.draw == "chunk":
             picks, counts = self._draw_chunks(most)
         else:
             picks, counts = self._draw_rows(most)
@@ -216,16 +217,13 @@ class Pool:
         import numpy as np
 
         lefts = [slot.left for slot in self.slots]
-        total = sum(lefts)
+        lots = Lots(lefts)
         picks: list[int] = []
-        for word in (rng.mix64_block(self._stream, self.draws, min(most, total, MOST_ROW_DRAWS)) >> 32).tolist():
-            r, i = (word * total) >> 32, 0
-            while r >= lefts[i]:
-                r -= lefts[i]
-                i += 1
+        most = min(most, sum(lefts), MOST_ROW_DRAWS)
+        for word in (rng.mix64_block(self._stream, self.draws, most) >> 32).tolist():
+            i = lots.take(word)
             picks.append(i)
             lefts[i] -= 1
-            total -= 1
             if not lefts[i]:
                 break
         return np.array(picks), [slot.left - left for slot, left in zip(self.slots, lefts, strict=True)]

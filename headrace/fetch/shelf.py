@@ -42,6 +42,10 @@ class Shelf:
         self._by_range: dict[int, ParquetReader] = {}
         self._cold = 0
 
+    @property
+    def side_by_side(self) -> bool:
+        return self._prefetch is None
+
     def plan(self, numbers: I64, cold: int) -> None:
         """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
         self._leave_prefetcher()
@@ -51,10 +55,10 @@ class Shelf:
             self._prefetch = ShardPrefetcher(shards, self.run.cache_dir, auto_release=False, cache=self._cache)
         self._cold = cold
 
-    def want(self, numbers: Iterable[int]) -> None:
-        """Have these shards fetched in the background."""
+    def want(self, chunks: Iterable[Chunk]) -> None:
+        """Have the shards of these chunks fetched in the background."""
         if self._prefetch is not None and not self._never_whole:
-            for number in numbers:
+            for number in (chunk.shard for chunk in chunks):
                 if number not in self._held:
                     self._held.add(number)
                     self._prefetch.want(self.index.listing.shard(number))

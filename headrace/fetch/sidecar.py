@@ -131,7 +131,7 @@ def walk(top: Path) -> Iterator[tuple[Path, Sidecar]]:
 
 
 def _load(path: Path, name: str | None) -> Sidecar:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fields = json.loads(os.read(fd, _MAX_BYTES))
     finally:

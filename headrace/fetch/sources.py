@@ -41,6 +41,16 @@ class Opened(Protocol):
     def spec(self) -> str: ...
     @property
     def revision(self) -> str: ...
+    @property
+    def atomic(self) -> bool:
+        """Whether a row group is one chunk that belongs to one lane, and rows are drawn evenly over a pool of them."""
+        ...
+
+    @property
+    def window(self) -> int | None:
+        """Shards whose row groups are mixed at a time; None: as many as the recipe says."""
+        ...
+
     def coordinate(self, lanes: int) -> Coordinate: ...
     def counts(self, columns: list[str] | None) -> Counts: ...
     def label(self, shard: int) -> str: ...
@@ -60,6 +70,9 @@ class Opened(Protocol):
 
 class Indexed:
     """A source with its index."""
+
+    atomic = False
+    window: int | None = None
 
     def __init__(self, index: Index, run: Run) -> None:
         self.index, self.run = index, run

@@ -11,7 +11,7 @@ from headrace.make.turns import Piece, Role, Turn
 from headrace.make.values import media_status
 
 Formatted: TypeAlias = dict[str, Any]
-"""`text`, `segments`, `dtype`, and what applies of media, targets and flags."""
+"""`text`, `segments`, `dtype`, `turns`, and what applies of media, targets and flags."""
 
 _LIST_KEYS = {"image": "images", "video": "videos", "audio": "audios"}
 _HEADERS: dict[Role, tuple[str, str]] = {
@@ -25,7 +25,20 @@ _MARKS = {
     "code": ("exec", "exec_end"),
     "result": ("exec_result", "exec_result_end"),
     "error": ("exec_error", "exec_error_end"),
+    **{name: (name, f"{name}_end") for name in ("diff", "commit", "gen_image", "gen_video", "gen_audio")},
 }
+"""What stands around a piece of a turn."""
+
+
+def marked(tokens: Mapping[str, str], kind: str, text: str) -> str:
+    """A piece of a turn between its marks."""
+    start, end = _MARKS[kind]
+    return f"{token(tokens, start)}{text}{token(tokens, end)}"
+
+
+def placeholder(tokens: Mapping[str, str], kind: str) -> str:
+    """What stands in a text for an image, a video or a sound."""
+    return token(tokens, f"{kind}_start") + token(tokens, f"{kind}_end")
 
 
 class Draft:
@@ -37,6 +50,7 @@ class Draft:
         self._segments: list[tuple[str, bool]] = []
         self._whole: set[int] = set()
         self._media: dict[str, list[Any]] = {}
+        self._turns: list[Turn] = []
 
     # --- parts
 
@@ -55,12 +69,12 @@ class Draft:
 
     def medium(self, kind: str, value: Any) -> None:
         """Where media stand: their two marks, as a segment of their own."""
-        placeholder = token(self._tokens, f"{kind}_start") + token(self._tokens, f"{kind}_end")
-        self._segments.append((placeholder, False))
+        self._segments.append((placeholder(self._tokens, kind), False))
         self._whole.add(len(self._segments) - 1)
         self._media.setdefault(kind, []).append(value)
 
     def turn(self, turn: Turn) -> None:
+        self._turns.append(turn)
         start, end = _HEADERS.get(turn.role, (self._tool, f"{self._tool}_end"))
         # An answer without a word teaches nothing but to say nothing.
         learned = turn.role == "assistant" and turn.learned and not turn.is_empty
@@ -70,7 +84,7 @@ class Draft:
         self.mark(end, learned)
 
     def piece(self, piece: Piece, learned: bool) -> None:
-        if piece.kind == "text":
+        if piece.kind in ("text", "tools"):
             self.put(piece.text, learned)
         elif piece.kind in _LIST_KEYS:
             if piece.data is not None:
@@ -97,6 +111,8 @@ class Draft:
             "segments": list(self._segments),
             "dtype": dtype,
         }
+        if self._turns:
+            found["turns"] = tuple(self._turns)
         status = {}
         for kind, values in self._media.items():
             key = kind if len(values) == 1 else _LIST_KEYS[kind]

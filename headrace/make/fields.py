@@ -7,7 +7,7 @@ A map gives our name of a field the place where a row has it:
     label[0], turns[-1]    an item of a list;   captions.content: that field of every item
     a0..a4, page_1..       numbered columns, as a list;   weighted_results1_*: columns by their beginning, as a list
     short|long             the first that says something
-    lecture+solution       the texts of both, joined by a blank line;   toxic,redacted: several, for `filter`
+    lecture+solution       the texts of both, joined by a blank line;   toxic,redacted: several, for `filter` and `clip`
     =Describe this image.  a constant;   nothing at all: the row does not have it, whatever its columns are called
 """
 

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.address import Address
 from headrace.errors import DataError, HeadraceError, NotAllowed, shown
 from headrace.fetch.block import RowBlock
 from headrace.make.prepare import Samples
-from headrace.make.sample import ERROR, Sample
+from headrace.make.sample import ERROR, MEDIA_STOP, Sample, has_media
+from headrace.make.template import Span, Template, media_stop
 from headrace.make.tokenize import Tokenizer
+from headrace.make.tokens import token
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Formatter: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, str]], Any]
 """(row, special tokens) -> a sample (a dict with `text`), several of them, or None."""
+
+_SPANS, _STOP = "__spans__", "__stop__"
+"""In a sample on its way: the characters that are learned, and where its media end."""
+_TEXTS = ("text", "segments", "turns", "messages", "tools", _SPANS, _STOP)
+"""What tokens are made of, and nobody needs once they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendering:
+    """How the text of a sample comes about, and what is to be known of its tokens."""
+
+    learn_all: bool = True
+    """Every token is learned from; else only what the assistant says."""
+    template: Template | None = None
+    """Writes conversations; None: the formatter's own text is taken."""
+    media_stops: bool = False
+    """Whether to find out which tokens come after the last of a sample's media."""
 
 
 class Formatted:
@@ -26,14 +50,14 @@ class Formatted:
         formatter: Formatter,
         tokens: Mapping[str, str],
         tokenizer: Tokenizer,
+        rendering: Rendering | None = None,
         *,
-        learn_all: bool = True,
         group_by: str | None = None,
         keep_errors: bool = False,
     ) -> None:
-        """`learn_all`: every token is learned from; else only the segments that the formatter says are. `keep_errors`:
-        a row that fails gives a sample that holds the error, for whoever may skip it."""
-        self._formatter, self._tokens, self._tokenizer, self._learn_all = formatter, tokens, tokenizer, learn_all
+        """`keep_errors`: a row that fails gives a sample that holds the error, for whoever may skip it."""
+        self._formatter, self._tokens, self._tokenizer = formatter, tokens, tokenizer
+        self._rendering = rendering or Rendering()
         self.group_by, self._keep_errors = group_by, keep_errors
 
     def __call__(self, block: RowBlock) -> list[Samples]:
@@ -43,9 +67,8 @@ class Formatted:
             for row, value in zip(rows, values, strict=True):
                 row[name] = value
         found = [self._tried(row, address) for row, address in zip(rows, addresses, strict=True)]
-        texts = [text for several in found for one in several for text, _ in self._segments(one)]
         try:
-            ids = iter(self._tokenizer.encode(texts))
+            made = self._tokenized([one for several in found for one in several])
         except DataError as error:
             if len(rows) > 1:
                 raise  # one by one, to know which
@@ -53,14 +76,14 @@ class Formatted:
             if not self._keep_errors:
                 raise
             found = [[{"text": "", ERROR: error}]]
-            ids = iter(self._tokenizer.encode([""]))
-        return [[sample for one in several if (sample := self._sample(one, ids)) is not None] for several in found]
+            made = self._tokenized(found[0])
+        return [[sample for _ in several if (sample := next(made)) is not None] for several in found]
 
     def _tried(self, row: dict[str, Any], address: Address) -> list[dict[str, Any]]:
         if self.group_by is not None and row["rows"] is None:
             return []  # the first row of its group stands for it
         try:
-            return self._formatted(row, address)
+            return [self._rendered(one, address) for one in self._formatted(row, address)]
         except (DataError, NotAllowed) as error:
             if not self._keep_errors:
                 raise
@@ -89,22 +112,84 @@ class Formatted:
                 )
         return several
 
+    # --- text
+
+    def _rendered(self, one: dict[str, Any], address: Address) -> dict[str, Any]:
+        """The sample with the text that is asked for; where a template writes it, with what of it is learned."""
+        template, learn = self._rendering.template, not self._rendering.learn_all
+        if template is None:
+            stop = media_stop(one["text"], self._tokens) if self._rendering.media_stops else None
+            return one if stop is None else {**one, _STOP: stop}
+        try:
+            written = template.render(one, learn)
+        except HeadraceError as error:
+            error.add_note(f"in {shown(address, 1000)}")
+            raise
+        if written is not None:
+            return {**one, "text": written.text, _SPANS: written.learned, _STOP: written.media_stop}
+        start = token(self._tokens, "assistant_start")
+        if start and start in one["text"]:
+            raise DataError(
+                f"{shown(address, 1000)}: its formatter gave a text with {shown(start)!r} in it and neither turns nor "
+                f"messages, so that no template can write it; give 'messages', or take render='tokens'"
+            )
+        return {**one, _SPANS: _spans(self._segments(one)), _STOP: media_stop(one["text"], self._tokens)}
+
     def _segments(self, one: dict[str, Any]) -> Sequence[tuple[str, bool]]:
         """What is tokenized on its own: so that it is known for each token whether it is learned from."""
         segments: Sequence[tuple[str, bool]] | None = one.get("segments")
-        return [(one["text"], True)] if self._learn_all or not segments else segments
+        return [(one["text"], True)] if self._rendering.learn_all or not segments else segments
 
-    def _sample(self, one: dict[str, Any], ids: Any) -> Sample | None:
-        """None: there is no token in it, so nothing to learn from."""
+    # --- tokens
+
+    def _tokenized(self, several: Sequence[dict[str, Any]]) -> Iterator[Sample | None]:
+        """A sample of each; None: there is no token in it, so nothing to learn from. Fails before the first."""
+        if self._rendering.template is not None and not self._rendering.learn_all:
+            made = [self._by_places(one, found) for one, found in self._placed(several)]
+        else:
+            made = self._by_segments(several)
+        return iter(made)
+
+    def _placed(self, several: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Any]]:
+        return zip(several, self._tokenizer.encode_with_places([one["text"] for one in several]), strict=True)
+
+    def _by_places(self, one: dict[str, Any], found: Any) -> Sample | None:
+        """Of a text that is tokenized as a whole: a token is learned if it has a character that is."""
         import numpy as np
 
-        segments = self._segments(one)
-        parts = [next(ids) for _ in segments]
-        tokens = np.concatenate(parts)
+        ids, places = found
+        loss = np.zeros(len(ids), dtype=np.bool_)
+        for start, stop in one.get(_SPANS, ()):
+            loss |= (places[:, 0] < stop) & ((places[:, 1] > start) | (places[:, 0] >= start))
+        return self._sample(one, ids, loss, _tokens_before(places, one.get(_STOP)))
+
+    def _by_segments(self, several: Sequence[dict[str, Any]]) -> list[Sample | None]:
+        import numpy as np
+
+        parts = [self._segments(one) for one in several]
+        ids = iter(self._tokenizer.encode([text for segments in parts for text, _ in segments]))
+        in_one = [one for one, segments in zip(several, parts, strict=True) if len(segments) == 1 and self._stops(one)]
+        stops = {id(one): _tokens_before(places, one.get(_STOP)) for one, (_, places) in self._placed(in_one)}
+        made = []
+        for one, segments in zip(several, parts, strict=True):
+            tokens = [next(ids) for _ in segments]
+            sizes = [len(part) for part in tokens]
+            loss = np.repeat([learned for _, learned in segments], sizes)
+            stop = stops.get(id(one), None if len(segments) == 1 else _sizes_before(segments, sizes, one.get(_STOP)))
+            made.append(self._sample(one, np.concatenate(tokens), loss, stop))
+        return made
+
+    def _stops(self, one: dict[str, Any]) -> bool:
+        return self._rendering.media_stops and one.get(_STOP) is not None and has_media(one)
+
+    def _sample(
+        self, one: dict[str, Any], tokens: NDArray[np.int32], loss: NDArray[np.bool_], stop: int | None
+    ) -> Sample | None:
         if not len(tokens) and ERROR not in one:
             return None
-        loss = np.repeat([learned for _, learned in segments], [len(part) for part in parts])
-        extras = {name: value for name, value in one.items() if name not in ("text", "segments")}
+        extras = {name: value for name, value in one.items() if name not in _TEXTS}
+        if self._rendering.media_stops and has_media(one):
+            extras[MEDIA_STOP] = len(tokens) if stop is None else stop
         return Sample(tokens, None if bool(loss.all()) else loss, extras)
 
 
@@ -113,3 +198,30 @@ def _makes(segments: Any, text: str) -> bool:
         return "".join([part for part, _ in segments]) == text
     except (TypeError, ValueError):
         return False
+
+
+def _spans(segments: Sequence[tuple[str, bool]]) -> list[Span]:
+    """The characters of the learned ones."""
+    found, at = [], 0
+    for text, learned in segments:
+        found += [(at, at + len(text))] if learned else []
+        at += len(text)
+    return found
+
+
+def _tokens_before(places: Any, stop: int | None) -> int | None:
+    """Tokens up to the last that has a character before `stop`."""
+    if stop is None:
+        return None
+    before = (places[:, 0] < stop).nonzero()[0]
+    return int(before[-1]) + 1 if len(before) else 0
+
+
+def _sizes_before(segments: Sequence[tuple[str, bool]], sizes: Sequence[int], stop: int | None) -> int | None:
+    """Tokens up to the end of the segment that has the character before `stop`."""
+    at = tokens = 0
+    for (text, _), size in zip(segments, sizes, strict=True):
+        if stop is None or at >= stop:
+            break
+        at, tokens = at + len(text), tokens + size
+    return None if stop is None else tokens

@@ -62,6 +62,15 @@ class AsRows:
         return [[dict(zip(names, values, strict=True))] for values in zip(*block.columns.values(), strict=True)]
 
 
+class AsFrames:
+    """Frames of episodes, which become items when they are given out."""
+
+    columns = arrays = None
+
+    def __call__(self, block: RowBlock) -> list[Samples]:
+        return [[frame] for frame in block.columns["frame"]]
+
+
 class FromText:
     """A column of text, tokenized. An empty text gives no sample: bos and eos alone are nothing to learn from."""
 

@@ -12,6 +12,18 @@ if TYPE_CHECKING:
 
 ERROR = "__error__"
 """In the extras of a sample that stands for a row that could not be formatted: the error."""
+MEDIA_STOP = "__media_stop__"
+"""In the extras of a sample with media, where it matters: tokens up to the last of them."""
+MEDIA_FIELDS = (
+    *("image", "images", "video", "videos", "audio", "audios"),
+    *("target_audio", "speaker_ref", "gen_images", "gen_videos"),
+)
+"""What formatters call media."""
+
+
+def has_media(sample: Mapping[str, Any]) -> bool:
+    """Of what a formatter gave, or of the extras that it became."""
+    return any(sample.get(name) is not None for name in MEDIA_FIELDS)
 
 
 class Sample(NamedTuple):

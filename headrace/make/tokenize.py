@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from headrace.errors import DataError, SpecError, shown
 from headrace.make import backends
@@ -18,9 +18,14 @@ from headrace.make.load import AN_OBJECT, CONFIG, Names, by_name, from_object, p
 from headrace.run import limit_tokenizer_threads
 
 if TYPE_CHECKING:
+    import numpy as np
     import tokenizers
+    from numpy.typing import NDArray
 
     from headrace.make.backends import Ids, Offsets
+
+    Places: TypeAlias = NDArray[np.int64]
+    """[tokens, 2]"""
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +110,22 @@ class Tokenizer:
                 raise
             self._blame(texts, error)
         return _framed(ids, offsets, self._before, self._after)
+
+    def encode_with_places(self, texts: Sequence[str]) -> list[tuple[Ids, Places]]:
+        """The same ids without bos and eos, and of each the characters that it stands for: from the first, up to the
+        second. The tokenizers library finds them, whatever the backend."""
+        import numpy as np
+
+        _check(texts)
+        try:
+            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        except BaseException as error:
+            if not backends.is_failure(error):
+                raise
+            self._blame(texts, error)
+        return [
+            (np.array(one.ids, dtype=np.int32), np.array(one.offsets, dtype=np.int64).reshape(-1, 2)) for one in found
+        ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew from its JSON: the path may lead nowhere where this arrives. What was found to differ here differs

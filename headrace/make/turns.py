@@ -11,7 +11,10 @@ from headrace.make.spans import bare_thought, split_spans
 from headrace.make.values import as_text, listed, whole
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-Kind: TypeAlias = Literal["text", "think", "call", "code", "result", "error", "image", "video", "audio"]
+Kind: TypeAlias = Literal[
+    "text", "think", "call", "code", "result", "error", "diff", "commit", "tools",
+    "image", "video", "audio", "gen_image", "gen_video", "gen_audio",
+]  # fmt: skip
 
 _ROLES: dict[str, Role | Literal["call"]] = {
     **dict.fromkeys(("system", "instruction", "developer"), "system"),
@@ -42,7 +45,7 @@ class Piece(NamedTuple):
     kind: Kind
     text: str = ""
     data: Any = None
-    """Of media that the turn itself carries."""
+    """Of media that the turn itself carries; of tools, their descriptions."""
     number: int | None = None
     """Of media: which one of the row's list."""
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.address import Address
+from headrace.address import Address, Unmade
 from headrace.batch import Batch
 from headrace.sequence.piece import Piece
 
@@ -101,11 +101,30 @@ def _place(piece: Piece, names: Sequence[str]) -> tuple[str, int, str, int, int,
     return names[piece.source], piece.epoch, piece.shard, piece.row, piece.sub, piece.start, piece.stop
 
 
-def collate_rows(rows: Sequence[tuple[Address, dict[str, Any]]]) -> Batch:
-    """Each column as a list: the columns of all rows, in the order they are first seen; None where a row has none."""
-    columns = dict.fromkeys(name for _, data in rows for name in data)
-    items = {name: [data.get(name) for _, data in rows] for name in columns}
+def collate_rows(rows: Sequence[tuple[Address, dict[str, Any] | Unmade]]) -> Batch:
+    """Each column as a list: the columns of all rows, in the order they are first seen; None where a row has none.
+
+    What was not made yet is made now. Tensors of one shape are stacked.
+    """
+    lazy = any(isinstance(data, Unmade) for _, data in rows)
+    made = [data.made() if isinstance(data, Unmade) else data for _, data in rows]
+    columns = dict.fromkeys(name for data in made for name in data)
+    items: dict[str, Any] = {name: [data.get(name) for data in made] for name in columns}
+    if lazy:
+        items = {name: _stacked(values) for name, values in items.items()}
     return Batch.of_rows(items, [address[:4] for address, _ in rows])
+
+
+def one_row(address: Address, data: dict[str, Any] | Unmade) -> Batch:
+    """A row as it is."""
+    return Batch.of_rows(data.made() if isinstance(data, Unmade) else data, [address[:4]])
+
+
+def _stacked(values: list[Any]) -> Any:
+    import torch
+
+    shapes = {(value.shape, value.dtype) if isinstance(value, torch.Tensor) else None for value in values}
+    return torch.stack(values) if len(shapes) == 1 and None not in shapes else values
 
 
 def as_pad(batch: Batch) -> Batch:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.address import Address
-from headrace.errors import shown
+from headrace.errors import DataError, shown
+from headrace.fetch.media.clip import Clip, clip_of
 from headrace.fetch.media.load import load_audio, load_image, load_image_tensor, load_video
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.sample import ERROR, Sample
@@ -27,6 +28,8 @@ MEDIA = {
     "gen_videos": ("video", ("gen_videos",)),
 }
 """What a finished sample has, of which kind it is, and under which names a formatter gives it."""
+CLIPPED = ("videos", "gen_videos", "audio", "target_audio")
+"""What the clip of a sample is a clip of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,22 +52,30 @@ class Finish:
     use_raw_waveform: bool = True
 
     def __call__(self, sample: Sample, address: Address, policy: MediaPolicy) -> dict[str, Any]:
+        """Tokens of one length, and all that goes along."""
+        beside = self.beside(sample, address, policy)
+        return self._tokens(sample, bool((sample.extras or {}).get("is_training", True))) | beside
+
+    def beside(self, sample: Sample, address: Address, policy: MediaPolicy) -> dict[str, Any]:
+        """What goes along with tokens: media, prompts, flags."""
         extras = sample.extras or {}
         if isinstance(extras.get(ERROR), BaseException):
             raise extras[ERROR]  # it says where
         try:
-            return self._finished(sample, extras, policy)
+            return self._finished(extras, policy)
         except Exception as error:
             error.add_note(f"in {shown(address, 1000)}")
             raise
 
-    def _finished(self, sample: Sample, extras: Mapping[str, Any], policy: MediaPolicy) -> dict[str, Any]:
-        out = self._tokens(sample, bool(extras.get("is_training", True)))
+    def _finished(self, extras: Mapping[str, Any], policy: MediaPolicy) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        clip = clip_of(extras.get("clip"))
         for name, (kind, fields) in MEDIA.items():
-            make: Callable[[Any, MediaPolicy], torch.Tensor] = getattr(self, kind)
-            found = [value for field in fields for value in _several(kind, field, extras.get(field))]
+            make: Callable[..., torch.Tensor] = getattr(self, kind)
+            about = (policy, clip) if name in CLIPPED else (policy,)
+            found = [value for field in fields for value in several(kind, field, extras.get(field))]
             if found:
-                out[name] = make(found[0], policy) if len(found) == 1 else [make(value, policy) for value in found]
+                out[name] = make(found[0], *about) if len(found) == 1 else [make(value, *about) for value in found]
         if extras.get("gen_prompts") is not None:
             out["gen_prompts"] = extras["gen_prompts"]
         out["dtype"] = extras.get("dtype", "text")
@@ -94,17 +105,20 @@ class Finish:
             return load_image_tensor(value, policy, self.image_size)
         return self._processed(load_image(value, policy), self.image_size)
 
-    def video(self, value: Any, policy: MediaPolicy) -> torch.Tensor:
+    def video(self, value: Any, policy: MediaPolicy, clip: Clip | None = None) -> torch.Tensor:
         """[frames, 3, size, size]. Images in a list or an array are a video, too."""
         import torch
 
         if isinstance(value, list | tuple) or hasattr(value, "__array__"):
+            if clip is not None:
+                raise DataError(f"the video is a list of frames, which have no times, so that {clip} cannot be found")
             from headrace.fetch.media.video import spread
 
             chosen = [value[i] for i in spread(len(value), self.max_video_frames)]
             return torch.stack([self._frame(load_image(one, policy)) for one in chosen])
         size = None if self.image_processor is not None else self.video_size
-        return torch.stack([self._frame(one) for one in load_video(value, policy, self.max_video_frames, size)])
+        frames = load_video(value, policy, self.max_video_frames, size, clip)
+        return torch.stack([self._frame(one) for one in frames])
 
     def _frame(self, frame: Any) -> torch.Tensor:
         if self.image_processor is not None:
@@ -113,13 +127,13 @@ class Finish:
 
         return image_tensor(frame, self.video_size)
 
-    def audio(self, value: Any, policy: MediaPolicy) -> torch.Tensor:
+    def audio(self, value: Any, policy: MediaPolicy, clip: Clip | None = None) -> torch.Tensor:
         """[samples], or a log-mel of [bands, frames]. Bare numbers are samples at our own rate."""
         import torch
 
         if isinstance(value, list | tuple) or hasattr(value, "__array__"):
             value = {"array": value, "sampling_rate": self.audio_sample_rate}
-        wave = load_audio(value, policy, self.audio_sample_rate)
+        wave = load_audio(value, policy, self.audio_sample_rate, clip)
         if self.use_raw_waveform:
             return torch.from_numpy(wave)
         if self.voice_processor is not None:
@@ -139,7 +153,7 @@ class Finish:
         return torch.as_tensor(found)[0]
 
 
-def _several(kind: str, field: str, value: Any) -> list[Any]:
+def several(kind: str, field: str, value: Any) -> list[Any]:
     """The media of a field: one, or a list of them. Numbers in a list are one medium, and images are one video."""
     if value is None:
         return []

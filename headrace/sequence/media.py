@@ -1,4 +1,4 @@
-"""`collate_fn`: finished samples to a batch in which each media item knows its sample."""
+"""`collate_fn`: finished samples to a batch in which each media item knows its sample; and the same of sequences."""
 
 from __future__ import annotations
 
@@ -44,18 +44,27 @@ def collate_fn(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if any("labels" in sample for sample in batch):
         nothing = torch.full_like(batch[0]["input_ids"], IGNORED)
         out["labels"] = torch.stack([sample.get("labels", nothing) for sample in batch])
+    out.update(collate_beside(list(enumerate(batch))))
+    out["dtype"] = [sample.get("dtype", "text") for sample in batch]
+    return out
+
+
+def collate_beside(samples: Sequence[tuple[int | tuple[int, int], Mapping[str, Any]]]) -> dict[str, Any]:
+    """The media, prompts and flags of samples, each given with its place in the batch."""
+    import torch
+
+    out: dict[str, Any] = {}
     for name in (*PICTURES, *FILMS, *SOUNDS):
-        found = [(i, item) for i, sample in enumerate(batch) for item in _items(sample.get(name))]
+        found = [(place, item) for place, sample in samples for item in _items(sample.get(name))]
         if found:
-            out[INDEX[name]] = torch.tensor([i for i, _ in found])
+            out[INDEX[name]] = torch.tensor([place for place, _ in found])
             out.update(_together(name, [item for _, item in found]))
-    prompts = [(i, prompt) for i, sample in enumerate(batch) for prompt in _items(sample.get("gen_prompts"))]
+    prompts = [(place, prompt) for place, sample in samples for prompt in _items(sample.get("gen_prompts"))]
     if prompts:
         out["gen_prompts"] = [prompt for _, prompt in prompts]
-        out["gen_prompt_index"] = torch.tensor([i for i, _ in prompts])
-    out["dtype"] = [sample.get("dtype", "text") for sample in batch]
+        out["gen_prompt_index"] = torch.tensor([place for place, _ in prompts])
     for flag in FLAGS:
-        out[flag] = any(sample.get(flag, False) for sample in batch)
+        out[flag] = any(sample.get(flag, False) for _, sample in samples)
     return out
 
 

@@ -94,10 +94,7 @@ class Packer(ABC):
         return min(self._pack.overlap, start)
 
     def _piece(self, row: Ready, sub: int, start: int, stop: int) -> Piece:
-        sample, context = row.samples[sub], self._context(start)
-        loss = None if sample.loss is None else sample.loss[start - context : stop]
-        tokens = sample.tokens[start - context : stop]
-        return Piece(row.source, row.epoch, row.position, sub, start, stop, context, tokens, loss, row.shard, row.row)
+        return cut_piece(row, sub, start, stop, self._context(start))
 
     # --- state
 
@@ -225,6 +222,14 @@ class Single(Packer):
 
 
 PACKERS: dict[str, type[Packer]] = {"best_fit": BestFit, "concat": Concat, "none": Single}
+
+
+def cut_piece(row: Ready, sub: int, start: int, stop: int, context: int) -> Piece:
+    """Tokens of a sample, with so many before them as context."""
+    sample = row.samples[sub]
+    loss = None if sample.loss is None else sample.loss[start - context : stop]
+    tokens = sample.tokens[start - context : stop]
+    return Piece(row.source, row.epoch, row.position, sub, start, stop, context, tokens, loss, row.shard, row.row)
 
 
 def _on_its_own(piece: Piece) -> Piece:

@@ -62,7 +62,8 @@ class SampleBatcher:
         self.truncated = 0
         """Samples of which the end did not fit."""
 
-    def make(self, take: Callable[[], Any], rounds: int) -> Sequence[Finished]:
+    def make(self, take: Callable[[], Any], rounds: int) -> Sequence[Any]:
+        """The next `Finished` samples: none when nothing is left."""
         while len(self._items) < self._batch:
             if not self._rest:
                 pick = take()
@@ -119,14 +120,33 @@ class SampleBatcher:
         parts = addresses("rest", state)
         rows = fetch([(c, e, p) for c, e, p, *_ in parts])
         found: deque[tuple[Pick, int]] = deque()
-        for row, (_, _, _, sub, given, _) in zip(rows, parts, strict=True):
-            if not 0 <= sub < len(row.samples) or given < 0:
+        for row, part in zip(rows, parts, strict=True):
+            sub, given = part[3], self._repeat - copies_in(part, self._repeat)
+            if not 0 <= sub < len(row.samples) or part[4] < 0:
                 raise StateError(f"the state holds sample {sub} of {row.shard}:{row.row}, which has {len(row.samples)}")
             if given < self._repeat:
                 found.append((Pick(row, sub), given))
+        self._load_bad(state)
+        self._items, self._rest, self._made = [], found, None
+
+    def _load_bad(self, state: State) -> None:
         if type(state.get("bad")) is not int or state["bad"] < 0:
             raise StateError(f"bad: a count of skipped rows is expected, not {shown(state.get('bad'))!r}")
-        self._items, self._rest, self._made, self.skipped = [], found, None, state["bad"]
+        self.skipped = state["bad"]
+
+
+def is_untouched(part: Sequence[int]) -> bool:
+    """Of a sample that waits: whether nothing of it was ever given."""
+    return part[4] == 0 and part[5] == TO_THE_END
+
+
+def copies_in(part: Sequence[int], repeat: int) -> int:
+    """Of a sample that waits, as a state has it: how often it has still to be given.
+
+    Whole samples say how often they were given, and end with -1. What is left of a text that a packer cut says from
+    where to where it goes, and is one copy.
+    """
+    return max(0, repeat - part[4]) if part[5] == TO_THE_END else 1
 
 
 def _told(error: Exception) -> str:

@@ -81,7 +81,7 @@ class Ending:
 
 def is_sized(pipeline: Pipeline) -> bool:
     """Whether the length of an epoch is known beforehand: from row counts, or because it was set."""
-    return pipeline.is_counted or pipeline.samples is not None
+    return pipeline.is_counted or (pipeline.samples is not None and pipeline.samples.packing is None)
 
 
 def last_slot(pipeline: Pipeline, place: Place) -> int | None:
@@ -159,7 +159,8 @@ def epoch_start(pipeline: Pipeline, place: Place, epoch: int) -> Place:
     states = [pipeline.fresh_lane(lane, lanes, epoch) for lane in range(lanes)]
     if pipeline.samples is not None:  # counts start anew, the sources go on
         kept = [json.loads(lane) for lane in place.lanes]
-        names = ("src", "tok", "held", "bad")
+        # What waits for its sequence is there only where the epoch was cut short, by steps_per_epoch.
+        names = ("src", "tok", "held", "bad", *(["rest"] if pipeline.samples.packing is not None else []))
         states = [{**one, **{k: old[k] for k in names}} for one, old in zip(states, kept, strict=True)]
     m = -(-place.m // lanes) * lanes  # the same on any number of ranks
     if pipeline.samples is not None:  # a rank knows where its own lanes are: it must have them again

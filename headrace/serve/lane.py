@@ -14,7 +14,7 @@ from headrace.make.feed import CountingFeed, Feed
 from headrace.make.prepare import AsRows, Ready
 from headrace.mix.mixer import Mixer
 from headrace.mix.turns import Turns
-from headrace.sequence.collate import IGNORED, collate_packed, collate_rows
+from headrace.sequence.collate import IGNORED, collate_packed, collate_rows, one_row
 from headrace.sequence.pack import PACKERS, Packer
 from headrace.sequence.piece import Piece
 from headrace.sequence.rows import RowBatcher
@@ -213,7 +213,8 @@ class Lane:
             return self.pipeline.samples.collated(items, names)
         if pack is not None:
             return collate_packed(items, pack.seq_len, self.pipeline.pad_id, names, self._batch_size)
-        return collate_rows([(Address(names[r.source], r.epoch, r.shard, r.row), r.samples[0]) for r in items])
+        rows = [(Address(names[r.source], r.epoch, r.shard, r.row), r.samples[0]) for r in items]
+        return one_row(*rows[0]) if self.pipeline.single else collate_rows(rows)
 
     # --- state
 

@@ -188,6 +188,11 @@ class Loader:
         if log.isEnabledFor(logging.INFO):
             log_places(entries(pipeline, [json.loads(lane) for lane in place.lanes]))
 
+    @property
+    def stateful(self) -> StateAsText:
+        """For `torch.distributed.checkpoint`: `save({"model": ..., "loader": loader.stateful})`."""
+        return StateAsText(self)
+
     def _wanted_lanes(self) -> int:
         """Of a first start, or of a re-deal."""
         lanes = self.serving.lanes
@@ -270,3 +275,21 @@ class Loader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+class StateAsText:
+    """A loader's state as one text. torch's distributed checkpoints look into lists, and refuse one of another length:
+    a loader with other lanes or sources could not be loaded from them."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def state_dict(self) -> dict[str, str]:
+        return {"state": json.dumps(self._loader.state_dict())}
+
+    def load_state_dict(self, state: dict[str, str]) -> None:
+        try:
+            found = json.loads(state["state"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"this is not a loader's state as text: {shown(error)}; nothing was changed") from error
+        self._loader.load_state_dict(found)

@@ -60,7 +60,8 @@ def forwarded(pipeline: Pipeline, place: Place, steps: int) -> Place:
     plain = recipe.pack is None and pipeline.samples is None and not recipe.skip.addresses
     counted = pipeline.is_counted or (plain and pipeline.passes is None)
     ranks, rank = pipeline.run.world_size, pipeline.run.rank
-    if pipeline.passes is not None and ranks > 1 and not pipeline.is_counted:
+    packed = pipeline.samples is not None and pipeline.samples.packing is not None
+    if (pipeline.passes is not None or packed) and ranks > 1 and not pipeline.is_counted:
         raise SpecError(
             f"a count of batches alone does not place {ranks} ranks in one exact pass over data that cannot be "
             f"counted; resume from a whole state_dict()"

@@ -15,7 +15,7 @@ from headrace.fetch.doors import SHUFFLED_WINDOW
 from headrace.fetch.plan import Coordinate, Counts, Orders, Rules
 from headrace.fetch.pool import Pool, PoolSize
 from headrace.fetch.sources import Indexed, Opened, open_source
-from headrace.make.prepare import AsRows, FromIds, FromText, Prepare
+from headrace.make.prepare import AsFrames, AsRows, FromIds, FromText, Prepare
 from headrace.mix.weights import weights_at
 from headrace.recipe import Part, Recipe, skip_address
 from headrace.run import Run
@@ -32,6 +32,10 @@ Opener: TypeAlias = Callable[[Source, Run, str | None], Opened]
 
 
 def open_indexed(source: Source, run: Run, revision: str | None) -> Opened:
+    if source.kind == "lerobot":
+        from headrace.lerobot.source import open_robot
+
+        return open_robot(source, run, revision)
     return Indexed(open_source(source, run, revision), run)
 
 
@@ -68,10 +72,12 @@ class Pipeline:
         kept: Sequence[Fact] = (),
         size: PoolSize | None = None,
         samples: Samples | None = None,
+        single: bool = False,
     ) -> None:
-        """`kept` and `size`: what a state says, where the run goes on from one. `samples`: formatters and media."""
+        """`kept` and `size`: what a state says, where the run goes on from one. `samples`: formatters and media.
+        `single`: each batch is one row, as it is."""
         self.recipe, self.run, self.tokenizer, self._opener = recipe, run, tokenizer, opener
-        self.samples = samples
+        self.samples, self.single = samples, single
         self._kept = {fact.name: fact for fact in kept}
         self._facts: tuple[Fact, ...] | None = None
         order, default = recipe.order, PoolSize()
@@ -79,7 +85,8 @@ class Pipeline:
         self.size = size or (asked if order.shuffle else replace(asked, chunks=1))
 
     def __reduce__(self) -> Any:
-        return reopened, (self.recipe, self.run, self.tokenizer, self._opener, self.facts, self.size, self.samples)
+        beside = (self.facts, self.size, self.samples, self.single)
+        return reopened, (self.recipe, self.run, self.tokenizer, self._opener, *beside)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -107,6 +114,7 @@ class Pipeline:
             kept=kept,
             size=size,
             samples=self.samples,
+            single=self.single,
         )
 
     def start_digests(self, origins: Sequence[tuple[int, int]]) -> None:
@@ -124,9 +132,13 @@ class Pipeline:
             counted=self.prepares[i].columns,
             chunk_rows=Rules.chunk_rows,
             chunk_bytes=Rules.chunk_bytes,
-            shard_window=self.recipe.order.shard_window or (SHUFFLED_WINDOW if self.recipe.order.shuffle else 1),
+            shard_window=self._window(source),
             prepare=self.prepare_marks[i],
         )
+
+    def _window(self, source: Opened) -> int:
+        order = self.recipe.order
+        return order.shard_window or source.window or (SHUFFLED_WINDOW if order.shuffle else 1)
 
     @cached_property
     def sources(self) -> list[Opened]:
@@ -158,6 +170,10 @@ class Pipeline:
         recipe, source = self.recipe, self.recipe.parts[i].source
         if self.samples is not None and self.tokenizer is not None:
             return self.samples.prepare(i, self.tokenizer)
+        if source.kind == "lerobot":
+            if recipe.pack is not None:
+                raise SpecError(f"{shown(source)}: frames of robots are not tokenized; leave seq_len out")
+            return AsFrames()
         if recipe.pack is None:
             return AsRows()
         column = (recipe.tokenize.column if recipe.tokenize else None) or source.column
@@ -201,7 +217,8 @@ class Pipeline:
 
     @property
     def makes_tensors(self) -> bool:
-        return self.recipe.pack is not None or self.samples is not None
+        robots = any(part.source.kind == "lerobot" for part in self.recipe.parts)
+        return self.recipe.pack is not None or self.samples is not None or robots
 
     @property
     def is_endless(self) -> bool:
@@ -237,6 +254,8 @@ class Pipeline:
             shard_window=fact.shard_window,
             coordinate=fact.coordinate,
             limit=part.limit,
+            atomic=self.sources[i].atomic,
+            draw="row" if self.sources[i].atomic else "chunk",
         )
 
     def counts(self, i: int) -> Counts:
@@ -290,8 +309,9 @@ def reopened(
     facts: tuple[Fact, ...],
     size: PoolSize,
     samples: Samples | None = None,
+    single: bool = False,
 ) -> Pipeline:
-    pipeline = Pipeline(recipe, run, tokenizer, opener=opener, kept=facts, size=size, samples=samples)
+    pipeline = Pipeline(recipe, run, tokenizer, opener=opener, kept=facts, size=size, samples=samples, single=single)
     pipeline._facts = facts
     return pipeline
 
@@ -370,5 +390,6 @@ def _pool_bytes(pipeline: Pipeline, i: int) -> int:
         return 0
     rows, _, nbytes = counts.groups(0)
     total = int(rows.sum())
-    chunk = int(nbytes.sum()) * min(pipeline.facts[i].chunk_rows, total) // total if total else 0
+    size = total // len(rows) if pipeline.sources[i].atomic else min(pipeline.facts[i].chunk_rows, total)
+    chunk = int(nbytes.sum()) * size // total if total else 0
     return min(pipeline.size.nbytes, pipeline.size.chunks * chunk)

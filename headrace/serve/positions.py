@@ -11,6 +11,7 @@ from typing import Any
 from headrace.errors import StateError, shown
 from headrace.fetch.pool import Pool
 from headrace.mix.turns import MODALITIES
+from headrace.sequence.samples import is_untouched
 from headrace.serve.epoch import first_place
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
@@ -28,13 +29,16 @@ def streaming_view(pipeline: Pipeline, place: Place) -> dict[str, Any]:
     """What has been given in this epoch, and how far each source has come."""
     assert pipeline.samples is not None
     states = [json.loads(lane) for lane in place.lanes]
-    given, *kinds = [sum(values) for values in zip(*(state["num"] for state in states), strict=True)]
-    again = sum(part[4] - pipeline.samples.repeat for state in states for part in state["rest"])
+    taken, *kinds = [sum(values) for values in zip(*(state["num"] for state in states), strict=True)]
+    waiting = [part[0] for state in states for part in state["rest"] if is_untouched(part)]
+    for i in waiting:
+        kinds[MODALITIES.index(pipeline.samples.shapes[i].modality)] -= 1
+    copies = sum(pipeline.samples.copies_waiting(state) for state in states)
     rows = [sum(_rows(state, i) for state in states) for i in range(len(pipeline.facts))]
     return {
         "epoch": place.epoch,
-        "unique_samples": given,
-        "total_yields": given * pipeline.samples.repeat + again,
+        "unique_samples": taken - len(waiting),
+        "total_yields": taken * pipeline.samples.repeat - copies,
         "dataset_positions": {fact.name: count for fact, count in zip(pipeline.facts, rows, strict=True)},
         "modality_counts": dict(zip(MODALITIES, kinds, strict=True)),
         "skipped_rows": sum(state["bad"] for state in states),

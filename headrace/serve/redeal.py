@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace import rng
 from headrace.errors import StateError, shown
-from headrace.fetch.plan import WINDOW_BITS, Order, Range, cut, length, merge, overlap
+from headrace.fetch.plan import WINDOW_BITS, Order, Range, length, merge, overlap
 from headrace.fetch.pool import Pool, PoolSize
 from headrace.serve.pipeline import Pipeline
 from headrace.stage import State
@@ -111,7 +111,7 @@ def left_of(pool: Pool, order: Order) -> list[Range]:
 def _dealt(left: list[Range], parts: int, order: Order) -> list[list[Range]]:
     """Ranges in shares of equal size: by rows; where these are not counted, windows by bytes and the rest in turn."""
     if order.rules.coordinate == "rows":
-        return cut(left, parts)
+        return order.cut(left, parts)
     open_ranges, windows = _by_window(left)
     shares: list[list[Range]] = [[] for _ in range(parts)]
     sizes = [order.window_bytes(w) for w in windows]

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from headrace.errors import StateError, shown
-from headrace.fetch.plan import length
+from headrace.fetch.plan import clamp_rows, length
 from headrace.fetch.pool import Pool
 from headrace.recipe import Recipe
+from headrace.sequence.samples import is_untouched
 from headrace.serve.check import (
     check_ends,
     check_kind,
@@ -135,6 +136,9 @@ def _fitted(saved: Saved, states: list[State], pipeline: Pipeline) -> list[State
         elif pipeline.samples is None and not same_weights:
             one["mix"] = [0] * len(names)
         if again:
+            if pipeline.samples is not None:  # samples that nobody got will be counted once more
+                fresh_ones = [p[0] for p in one["rest"] if p[0] in again and is_untouched(p)]
+                one = pipeline.samples.taken_back(one, fresh_ones)
             cut_rows |= _from_their_start(one, again, read_again)
         fitted.append(one)
     if again:
@@ -253,6 +257,8 @@ def entries(pipeline: Pipeline, lanes: Sequence[State | None]) -> list[dict[str,
             entry["shuffled"] = True
         if any(pool.generation for _, pool in pools):
             entry["dealt_anew"] = True
+        if 0 < len(pools) < len(lanes):
+            entry["pass"] = _pass([pool for _, pool in pools], waiting)
         found.append({**entry, "per_lane": per_lane})
     return found
 
@@ -274,34 +280,83 @@ def _entry(pipeline: Pipeline, i: int, number: int, pool: Pool, held: set[Any]) 
 
 
 def _delivered(pools: Sequence[Pool], waiting: Sequence[set[Any]]) -> int:
-    """Rows of the pass that the slowest lane is in, delivered by all.
+    """Rows of the pass that the slowest lane is in, delivered by these lanes.
 
-    In file order: those before the first that waits, so that going on from there loses none.
+    In file order: those before the first that waits, so that going on from there loses none. Of all lanes together, a
+    pass that was dealt anew in its middle counts whole: all of it but what is left.
     """
     if not pools:
         return 0
     low = min(pool.epoch for pool in pools)
-    if not pools[0].rules.shuffle and not any(pool.generation for pool in pools):
-        return sum(_in_order(pool, low, held) for pool, held in zip(pools, waiting, strict=True))
-    held = sum(epoch == low for rows in waiting for epoch, _ in rows)
     if pools[0].rules.coordinate != "rows":
-        return max(0, sum(pool.draws for pool in pools if pool.epoch == low) - int(held))
-    order = pools[0].orders(low)
+        return max(0, _given(pools, waiting, low))
     own = sum(length(pool.share_of(low)) for pool in pools)
-    if any(pool.generation for pool in pools) and len(pools) == pools[0].lanes:
-        own = order.num_rows  # a pass that was dealt anew in its middle: all of it but what is left
-    return max(0, own - sum(length(left_of(pool, order)) for pool in pools) - int(held))
+    return max(0, (_rows_of(pools[0], low) if len(pools) == pools[0].lanes else own) - _left(pools, waiting, low))
+
+
+def _pass(pools: Sequence[Pool], waiting: Sequence[set[Any]]) -> dict[str, Any]:
+    """What one rank's part says of passes, so that `merge_states` can say for all what `_delivered` does.
+
+    The pass of its slowest lane with its rows (none where they are not counted); and of that pass, and of each before
+    it that a piece still waits of, what is left; or, where rows are not counted, what was given.
+    """
+    low = min(pool.epoch for pool in pools)
+    counted = pools[0].rules.coordinate == "rows"
+    epochs = sorted({low, *(epoch for rows in waiting for epoch, _ in rows if epoch < low)})
+    found = [[epoch, (_left if counted else _given)(pools, waiting, epoch)] for epoch in epochs]
+    return {"epoch": low, "rows": _rows_of(pools[0], low) if counted else None, "of": found}
+
+
+def _rows_of(pool: Pool, epoch: int) -> int:
+    return clamp_rows(pool.orders(epoch).num_rows, epoch, pool.rules.limit)
+
+
+def _left(pools: Sequence[Pool], waiting: Sequence[set[Any]], epoch: int) -> int:
+    """Rows of a pass that these lanes have not delivered."""
+    if _are_in_order(pools):
+        pairs = zip(pools, waiting, strict=True)
+        return sum(length(pool.share_of(epoch)) - _in_order(pool, epoch, held) for pool, held in pairs)
+    order = pools[0].orders(epoch)
+    return sum(length(left_of(pool, order)) for pool in pools) + _held(waiting, epoch)
+
+
+def _given(pools: Sequence[Pool], waiting: Sequence[set[Any]], epoch: int) -> int:
+    """The same the other way round, where rows are not counted: those that were delivered."""
+    if _are_in_order(pools):
+        return sum(_in_order(pool, epoch, held) for pool, held in zip(pools, waiting, strict=True))
+    return sum(pool.draws for pool in pools if pool.epoch == epoch) - _held(waiting, epoch)
+
+
+def _are_in_order(pools: Sequence[Pool]) -> bool:
+    return not pools[0].rules.shuffle and not any(pool.generation for pool in pools)
+
+
+def _held(waiting: Sequence[set[Any]], epoch: int) -> int:
+    return sum(found == epoch for rows in waiting for found, _ in rows)
 
 
 def _in_order(pool: Pool, epoch: int, waiting: set[Any]) -> int:
     """Rows of a lane's share before the first that was not delivered. Draws are in order here."""
     first = min((position for e, position in waiting if e == epoch), default=None)
+    if pool.rules.coordinate != "rows":
+        drawn = pool.draws if pool.epoch == epoch else 0
+        return drawn if first is None or not drawn else drawn - _drawn_since(pool, first)
     share = pool.share_of(epoch)
     if first is not None:
         return length((start, min(stop, first)) for start, stop in share if start < first)
-    if pool.rules.coordinate != "rows":
-        return pool.draws if pool.epoch == epoch else 0
     return length(share) - length(left_of(pool, pool.orders(epoch)))
+
+
+def _drawn_since(pool: Pool, position: int) -> int:
+    """Rows drawn from a position on, where positions are not the numbers of rows. It lies a little way back."""
+    place = pool.next_place()
+    stop = pool.ranges[-1][1] if place is None else place[1]
+    found = 0
+    while (chunk := pool.order.first_chunk(position, stop)) is not None:
+        end = min(chunk.start + chunk.rows, stop)
+        found += end - max(position, chunk.start)
+        position = end
+    return found
 
 
 def log_places(datasets: Sequence[dict[str, Any]]) -> None:

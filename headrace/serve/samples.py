@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.address import Address
 from headrace.batch import Batch
+from headrace.errors import shown
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.feed import Feed
-from headrace.make.formatted import Formatted, Formatter
+from headrace.make.formatted import Formatted, Formatter, Rendering
 from headrace.make.prepare import Ready
 from headrace.mix.turns import MODALITIES, Limits, Pick, Quotas, Turns, quotas_in, turns_state
 from headrace.sequence.finish import Finish
 from headrace.sequence.media import collate_fn, copied
-from headrace.sequence.samples import Faults, Finished, SampleBatcher
+from headrace.sequence.sample_collate import collate_sequences
+from headrace.sequence.sample_pack import Packing, SamplePacker
+from headrace.sequence.samples import Faults, SampleBatcher, copies_in
 from headrace.stage import State
 
 if TYPE_CHECKING:
+    from headrace.make.template import Template
     from headrace.make.tokenize import Tokenizer
 
 
@@ -46,9 +50,13 @@ class Samples:
     repeat: int = 1
     """How often each sample is given."""
     learn_all: bool = True
+    template: Template | None = None
+    """Writes conversations instead of the formatters."""
     faults: Faults = field(default_factory=Faults)
     together: bool = True
     """Whether batches are collated; else each is one sample, as it is."""
+    packing: Packing | None = None
+    """Several samples share a sequence; None: each is one."""
 
     def prepare(self, i: int, tokenizer: Tokenizer) -> Formatted:
         shape = self.shapes[i]
@@ -56,7 +64,7 @@ class Samples:
             shape.formatter,
             self.tokens,
             tokenizer,
-            learn_all=self.learn_all,
+            Rendering(learn_all=self.learn_all, template=self.template, media_stops=self.packing is not None),
             group_by=shape.group_by,
             keep_errors=self.faults.policy == "skip",
         )
@@ -65,9 +73,8 @@ class Samples:
         """Changes with what makes the rows of a source ready. Of code, the name stands for it."""
         shape = self.shapes[i]
         name = getattr(shape.formatter, "__qualname__", type(shape.formatter).__qualname__)
-        text = "\n".join(
-            [name, str(shape.group_by), str(self.learn_all), *(f"{k}={v}" for k, v in sorted(self.tokens.items()))]
-        )
+        parts = [name, str(shape.group_by), str(self.learn_all), *(f"{k}={v}" for k, v in sorted(self.tokens.items()))]
+        text = "\n".join([*parts, self.template.mark] if self.template is not None else parts)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def mixer(
@@ -80,13 +87,23 @@ class Samples:
         return Turns(feeds, names, self._modalities, lane, self.limits, fetch)
 
     def batcher(self, batch_size: int, names: Sequence[str], take_back: Callable[[Pick], None]) -> SampleBatcher:
+        def address(row: Ready) -> Address:
+            return Address(names[row.source], row.epoch, row.shard, row.row)
+
+        make = self.finish if self.packing is None else self.finish.beside
+
         def finish(row: Ready, sub: int) -> dict[str, Any]:
-            address = Address(names[row.source], row.epoch, row.shard, row.row)
-            return self.finish(row.samples[sub], address, self.shapes[row.source].policy)
+            return make(row.samples[sub], address(row), self.shapes[row.source].policy)
 
-        return SampleBatcher(batch_size, self.repeat, self.finish.max_length, finish, self.faults, take_back)
+        if self.packing is None:
+            return SampleBatcher(batch_size, self.repeat, self.finish.max_length, finish, self.faults, take_back)
+        return SamplePacker(
+            self.packing, self.repeat, finish, lambda row: shown(address(row), 1000), self.faults, take_back
+        )
 
-    def collated(self, items: Sequence[Finished], names: Sequence[str]) -> Batch:
+    def collated(self, items: Sequence[Any], names: Sequence[str]) -> Batch:
+        if self.packing is not None:
+            return collate_sequences(items, self.packing, self.finish.pad_id, names)
         places = [(names[item.row.source], item.row.epoch, item.row.shard, item.row.row) for item in items]
         if self.together:
             return Batch.of_rows(collate_fn([item.made for item in items]), places)
@@ -129,8 +146,22 @@ class Samples:
 
     def items_left(self, state: State) -> int:
         """What a lane has still to give in this epoch."""
-        again: int = sum(max(0, self.repeat - part[4]) for part in state["rest"])
-        return int(state["lim"][1]) * self.repeat + again
+        return int(state["lim"][1]) * self.repeat + self.copies_waiting(state)
+
+    def copies_waiting(self, state: State) -> int:
+        """Samples that a lane has taken and not given, each as often as it is still to come."""
+        return sum(copies_in(part, self.repeat) for part in state["rest"])
+
+    def taken_back(self, state: State, sources: Sequence[int]) -> State:
+        """A state that does not count samples of these sources (one number for each sample)."""
+        left, given = quotas_in(state), list(state["num"])
+        for i in sources:
+            kind = MODALITIES.index(self.shapes[i].modality)
+            left.sources[i] += 1
+            left.kinds[kind] += 1
+            left = left._replace(total=left.total + 1)
+            given[0], given[1 + kind] = max(0, given[0] - 1), max(0, given[1 + kind] - 1)
+        return {**state, **self._state(left, state["lim"][0]), "num": given}
 
     @property
     def _modalities(self) -> list[str]:

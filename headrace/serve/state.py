@@ -204,9 +204,23 @@ def _merged_entry(entries: list[Any]) -> dict[str, Any]:
     known = all(
         isinstance(lane, dict) and {type(lane.get(k)) for k in ("lane", "row_offset")} == {int} for lane in lanes
     )
-    if not lanes or not known:
-        return dict(entries[0])
+    whole = next((entry for entry in entries if "pass" not in entry), None)
+    if whole is not None or not lanes or not known:
+        return {key: value for key, value in (whole or entries[0]).items() if key != "pass"}
     by_lane = {lane["lane"]: lane for lane in lanes}
-    rows = sum(lane["row_offset"] for lane in by_lane.values())
     in_order = [by_lane[number] for number in sorted(by_lane)]
-    return {**entries[0], "shard": in_order[0].get("shard"), "row_offset": rows, "per_lane": in_order}
+    # A part that is given twice counts once.
+    passes = {tuple(lane["lane"] for lane in entry["per_lane"]): entry["pass"] for entry in entries}
+    rows = _merged_rows(list(passes.values()))
+    first = {key: value for key, value in entries[0].items() if key != "pass"}
+    return {**first, "shard": in_order[0].get("shard"), "row_offset": rows, "per_lane": in_order}
+
+
+def _merged_rows(passes: list[Any]) -> int:
+    """Rows of the pass that the slowest lane of all is in, delivered by all: see `resume._pass`."""
+    try:
+        low, rows = min((one["epoch"], -1 if one["rows"] is None else one["rows"]) for one in passes)
+        found = sum(number for one in passes for epoch, number in one["of"] if epoch == low)
+        return int(max(0, found if rows < 0 else rows - found))
+    except (KeyError, TypeError, ValueError):
+        return 0  # offsets are for people; what counts is in the lanes

@@ -10,7 +10,9 @@ from headrace.recipe import Recipe
 
 class Statistics:
     def __init__(self) -> None:
-        self.batches = self.pads = self.sequences = self.tokens = self.rows = 0
+        self.batches = self.pads = self.sequences = self.tokens = self.rows = self.samples = 0
+        self.room = 0
+        """Tokens of sequences together with what their media take."""
         self.wait_seconds = 0.0
         self._job = -1
         self._lanes: dict[int, tuple[int, int]] = {}
@@ -27,6 +29,8 @@ class Statistics:
         if batch.packed:
             self.sequences += batch.num_sequences
             self.tokens += batch.num_tokens
+            self.samples += batch.num_samples
+            self.room += int(batch["expanded_lengths"].sum()) if "expanded_lengths" in batch else 0
         else:
             self.rows += batch.num_rows
 
@@ -48,15 +52,22 @@ class Statistics:
             "rows_dropped": self._losses()[0],
         }
         if of_samples:
-            return {**found, "samples": self.rows, "samples_truncated": self._losses()[1]}
+            cut = {"samples_truncated": self._losses()[1]}
+            if recipe.pack is None:
+                return {**found, "samples": self.rows, **cut}
+            room = self.sequences * recipe.pack.seq_len
+            packed = {"sequences": self.sequences, "tokens": self.tokens, "expanded_tokens": self.room}
+            return {**found, "samples": self.samples, **packed, "fill": _share(self.room, room), **cut}
         if recipe.pack is None:
             return {**found, "rows": self.rows}
-        room = self.sequences * recipe.pack.seq_len
-        fill = round(self.tokens / room, 6) if room else 0.0
         return {
             **found,
             "sequences": self.sequences,
             "tokens": self.tokens,
-            "fill": fill,
+            "fill": _share(self.tokens, self.sequences * recipe.pack.seq_len),
             "tokens_truncated": self._losses()[1],
         }
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0

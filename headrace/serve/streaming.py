@@ -15,15 +15,19 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace.errors import SpecError, StateError, shown
 from headrace.fetch.media.policy import MediaPolicy
-from headrace.files import publish_json
+from headrace.files import publish_json, read_whole
 from headrace.make.describe import Tokenize
+from headrace.make.open_template import open_template
 from headrace.make.tokenize import open_tokenizer
 from headrace.make.tokens import full_tokens
 from headrace.mix.describe import Mix, whole
 from headrace.mix.turns import Limits
 from headrace.recipe import Order, Recipe
 from headrace.run import Run
+from headrace.sequence.cost import MediaTokens
+from headrace.sequence.describe import Method, Pack
 from headrace.sequence.finish import Finish
+from headrace.sequence.sample_pack import packing_of
 from headrace.sequence.samples import Faults
 from headrace.serve.entries import Entry, entries_of, limits_of
 from headrace.serve.epoch import epoch_start, first_place
@@ -79,6 +83,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self.max_per_epoch = limits.per_epoch
         self.sample_repeat = whole("sample_repeat", sample_repeat, 1)
         self._tokenizer = open_tokenizer(tokenizer, Tokenize(tokenizer=_name(tokenizer), bos=False, eos=False))
+        self._template_of = tokenizer
         pad = self._tokenizer.pad_id if self._tokenizer.pad_id is not None else self._tokenizer.eos_id
         finish = Finish(
             max_length=whole("max_length", max_length, 1),
@@ -94,7 +99,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             use_raw_waveform=use_raw_waveform,
         )
         self._describe(entries, tokens, finish, limits)
-        if resume_state_path is not None and Path(resume_state_path).exists():
+        if resume_state_path is not None and not _is_missing(Path(resume_state_path)):
             self._load_streaming_state(resume_state_path)
 
     def _describe(self, entries: Sequence[Entry], tokens: Mapping[str, str], finish: Finish, limits: Limits) -> None:
@@ -123,22 +128,39 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         shuffle: bool = False,
         seed: int = 0,
         learn: str = "all",
+        render: str = "tokens",
         faults: Faults | None = None,
         media: MediaPolicy | None = None,
         cache_dir: str | Path | None = None,
         opener: Opener = open_indexed,
     ) -> TrueStreamingDataset:
-        """What the constructor has no room for. `learn`: `all` tokens, or those of `assistant` turns only. `faults`:
-        whether rows that cannot be made samples may be skipped. `media`: what rows may name, and how large it may be.
+        """What the constructor has no room for. Each call sets all of it.
+
+        `learn`: `all` tokens, or those of `assistant` turns only. `render`: conversations are written in our `tokens`,
+        or by the tokenizer's own chat `template`; what is the assistant's is then told by its generation marks, or by
+        what each turn adds to the text, which is checked. `faults`: whether rows that cannot be made samples may be
+        skipped. `media`: what rows may name, and how large it may be.
+
+            dataset.configure(shuffle=True, learn="assistant", render="template", faults=Faults(policy="skip"))
+            for batch in dataset.loader(batch_size=8, num_workers=2): ...
         """
         if learn not in ("all", "assistant"):
             raise SpecError(f"learn={shown(learn)!r}: 'all' tokens are learned, or those of 'assistant' turns")
+        if render not in ("tokens", "template"):
+            raise SpecError(
+                f"render={shown(render)!r}: our 'tokens' mark turns, or the tokenizer's chat 'template' does"
+            )
         self._recipe = replace(self._recipe, order=Order(shuffle=shuffle, seed=seed))
         shapes = self._samples.shapes
         if media is not None:
             policies = [replace(media, root=media.root or shape.policy.root) for shape in shapes]
             shapes = tuple(replace(shape, policy=one) for shape, one in zip(shapes, policies, strict=True))
-        self._samples = replace(self._samples, shapes=shapes, learn_all=learn == "all", faults=faults or Faults())
+        template = None
+        if render == "template":
+            template = open_template(self._template_of, self._samples.tokens, learn=learn == "assistant")
+        self._samples = replace(
+            self._samples, shapes=shapes, learn_all=learn == "all", template=template, faults=faults or Faults()
+        )
         self._cache_dir, self._opener = cache_dir, opener
         self._forget()
         return self
@@ -241,16 +263,39 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         place = skipped_to(pipeline, state)
         return saved_of(pipeline, place).to_state([])
 
-    def loader(self, batch_size: int = 8, **serving: Any) -> Loader:
+    def loader(
+        self,
+        batch_size: int = 8,
+        *,
+        pack: Pack | Method | None = None,
+        seq_len: int | None = None,
+        media_tokens: MediaTokens | None = None,
+        **serving: Any,
+    ) -> Loader:
         """Batches through `collate_fn`, with workers and an exact state. `serving`: fields of `Serving`.
 
         It goes on from where we are, and is from now on what our state tells of.
+
+        `pack`: several samples share a sequence of `seq_len` tokens (default: `max_length`), as documents do for
+        `headrace.load`: `best_fit`, `concat`, or `none`. Positions restart, `document_ids` and `cu_seqlens` say where.
+        A sample with media stays in one sequence; `image_index[k]` is then the sequence that image k belongs to, and
+        the token at which its sample begins there. Room is counted with what media become in the model:
+        `media_tokens` of an `image`, a `video_frame`, an `audio_second`, of an `audio` whose length is not in its row;
+        or a function of what the formatter gave. `expanded_lengths` has the sums.
+
+            dataset.loader(4, pack="best_fit", seq_len=4096, media_tokens={"image": 576})
         """
         state = self._saved if self._loader is None else self._loader.state_dict()
         if state is None and self._settle() is not None:
             state = self._state()
-        recipe = replace(self._recipe, batch_size=batch_size)
-        loader = Loader(self._new_pipeline(recipe, replace(self._samples, together=True)), Serving(**serving))
+        recipe, samples = replace(self._recipe, batch_size=batch_size), replace(self._samples, together=True)
+        if pack is not None:
+            packing = packing_of(pack, seq_len, media_tokens, samples.finish, batch_size)
+            recipe = replace(recipe, pack=packing.pack, tokenize=self._tokenizer.how)
+            samples = replace(samples, packing=packing)
+        elif seq_len is not None or media_tokens is not None:
+            raise SpecError("seq_len and media_tokens are of packed sequences; give pack='best_fit', too")
+        loader = Loader(self._new_pipeline(recipe, samples), Serving(**serving))
         if state is not None:
             loader.load_state_dict(self._whole(state))
         self._forget()
@@ -298,17 +343,27 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self._saved = inner
 
 
+def _is_missing(path: Path) -> bool:
+    """A link that leads nowhere, or a folder that may not be looked into, is no reason to begin anew."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass  # reading it says why
+    return False
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST_STATE:
-            raise StateError(f"{path}: a state is kilobytes, this file has {path.stat().st_size:,} bytes")
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_whole(path, LARGEST_STATE))
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, StateError):
-            raise
-        raise StateError(f"state file unreadable: {path} ({shown(error)}); nothing was changed") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise StateError(f"state file unreadable: {shown(path)} ({shown(why)}); nothing was changed") from error
     if not isinstance(found, dict):
-        raise StateError(f"{path}: a state is a JSON object, this is {type(found).__name__}; nothing was changed")
+        raise StateError(
+            f"{shown(path)}: a state is a JSON object, this is {type(found).__name__}; nothing was changed"
+        )
     return found
 
 

@@ -220,6 +220,8 @@ class _Verifier:
 
     def _pieces_twice(self) -> Iterator[str]:
         pieces = [(piece, lane) for lane, state in enumerate(self.states) for piece in [*state["held"], *state["rest"]]]
+        if of_samples(self.states):  # of a text that a packer has cut, the ends of several copies may wait
+            pieces = [(piece, lane) for piece, lane in pieces if piece[5] == TO_THE_END]
         pieces.sort()
         for (one, lane), (two, other) in pairwise(pieces):
             # To the end (-1) means all samples of the row that follow, too; but samples on their own wait one by one.

@@ -19,6 +19,8 @@ class MemorySource:
     """
 
     revision = "memory"
+    window: int | None = None
+    side_by_side = False
 
     def __init__(
         self,
@@ -26,10 +28,11 @@ class MemorySource:
         groups: Sequence[Sequence[int]],
         row: Callable[[int, int], dict[str, Any]],
         coordinate: Coordinate = "rows",
+        atomic: bool = False,
     ) -> None:
         import numpy as np
 
-        self.spec, self._row, self._coordinate = spec, row, coordinate
+        self.spec, self._row, self._coordinate, self.atomic = spec, row, coordinate, atomic
         self._groups = [np.array(sizes, dtype=np.int64) for sizes in groups]
         self._made: dict[tuple[int, int], dict[str, Any]] = {}
         self.opened = 0
@@ -82,7 +85,7 @@ class MemorySource:
     def plan(self, numbers: I64, cold: int) -> None:
         pass
 
-    def want(self, numbers: Iterable[int]) -> None:
+    def want(self, chunks: Iterable[Chunk]) -> None:
         pass
 
     def open(self, chunk: Chunk, order: I64, epoch: int) -> OpenChunk:

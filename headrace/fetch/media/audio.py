@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
+from headrace.fetch.media.clip import Clip
 from headrace.fetch.media.layout import require_all_samples, require_whole
 from headrace.fetch.media.sniff import CONTAINERS, container_format
 
@@ -28,20 +29,22 @@ _SOUNDFILE = ("wav", "flac", "ogg", "mp3", "aiff")
 _SCALES = {"uint8": 128.0, "int16": 32768.0, "int32": 2147483648.0}
 
 
-def decode_audio(value: Any, sample_rate: int, budget: Budget = DEFAULT) -> F32:
+def decode_audio(value: Any, sample_rate: int, budget: Budget = DEFAULT, clip: Clip | None = None) -> F32:
     """Samples of one channel, the mean of all, of {array, sampling_rate}, of bytes, or of {bytes, path}.
 
-    Of an array with two dimensions the shorter one is channels. Whole numbers are scaled to -1 .. 1.
+    Of an array with two dimensions the shorter one is channels. Whole numbers are scaled to -1 .. 1. A `clip` is cut
+    out sample by sample at the rate that the sound has, before it is resampled.
     """
     if isinstance(value, Mapping):
         if value.get("array") is not None:
-            return _finished(*_of_array(value["array"], value.get("sampling_rate"), budget), sample_rate, budget)
+            wave, rate = _of_array(value["array"], value.get("sampling_rate"), budget)
+            return _finished(*Cut(clip).of([wave], rate), sample_rate, budget)
         value = value.get("bytes")
     if not isinstance(value, bytes | bytearray | memoryview):
         raise DataError(f"the audio is of type {type(value).__name__}; bytes, or array and sampling_rate, are expected")
     data = bytes(value)
-    wave, rate = _of_bytes(data, budget)
-    if data[:4] == b"fLaC":
+    wave, rate = _of_bytes(data, budget, Cut(clip))
+    if data[:4] == b"fLaC" and clip is None:
         require_all_samples(data, len(wave))
     return _finished(wave, rate, sample_rate, budget)
 
@@ -111,12 +114,36 @@ def _mono(channels: NDArray[Any]) -> F32:
         return mixed
 
 
-def _of_bytes(data: bytes, budget: Budget) -> tuple[F32, int]:
+class Cut:
+    """What of a sound is kept."""
+
+    def __init__(self, clip: Clip | None) -> None:
+        self._clip = clip
+
+    def of(self, parts: Iterable[F32], rate: int) -> tuple[F32, int]:
+        """The samples of all parts, or of the clip. What comes after it is not asked for."""
+        if self._clip is None:
+            every = list(parts)
+            return (every[0] if len(every) == 1 else np.concatenate(every or [np.zeros(0, np.float32)])), rate
+        start = round(self._clip.start * rate)
+        stop = None if self._clip.end is None else round(self._clip.end * rate)
+        kept, got = [np.zeros(0, np.float32)], 0
+        for part in parts:
+            kept.append(part[max(0, start - got) : None if stop is None else max(0, stop - got)])
+            got += len(part)
+            if stop is not None and got >= stop:
+                break
+        else:
+            self._clip.require_within(got / rate, "audio")
+        return np.concatenate(kept), rate
+
+
+def _of_bytes(data: bytes, budget: Budget, cut: Cut) -> tuple[F32, int]:
     budget.require("max_bytes", len(data), "the size in bytes of the audio")
     name = container_format(data, "audio")
     require_whole(data, name)
     if name not in _SOUNDFILE:
-        return _by_ffmpeg(data, budget)
+        return _by_ffmpeg(data, budget, cut)
     try:
         import soundfile
     except (ImportError, OSError) as error:
@@ -125,15 +152,29 @@ def _of_bytes(data: bytes, budget: Budget) -> tuple[F32, int]:
         ) from error
     try:
         with soundfile.SoundFile(_Bytes(data)) as file:
-            return _by_soundfile(file, budget)
+            rate = _require_form(file.samplerate, file.channels)
+            return cut.of(_by_soundfile(file, rate, budget), rate)
     except soundfile.LibsndfileError as error:
         # FFmpeg knows more codecs, and more ways in which these files are written.
         try:
-            return _by_ffmpeg(data, budget)
+            return _by_ffmpeg(data, budget, cut)
         except HeadraceError as other:
             if isinstance(other, Refused):
                 raise
             raise DataError(f"the {CONTAINERS[name]} audio cannot be decoded: {shown(error.error_string)}") from error
+
+
+def sound_seconds(data: bytes) -> float | None:
+    """How long a sound is, by what its header says; None: it does not say, or cannot be read. Nothing is decoded."""
+    try:
+        if container_format(data, "audio") not in _SOUNDFILE:
+            return None
+        import soundfile
+
+        with soundfile.SoundFile(_Bytes(data)) as file:
+            return int(file.frames) / _require_form(file.samplerate, file.channels)
+    except (HeadraceError, ImportError, OSError, RuntimeError):  # whoever decodes it will say
+        return None
 
 
 class _Bytes(io.BytesIO):
@@ -146,22 +187,19 @@ class _Bytes(io.BytesIO):
             return self.tell()
 
 
-def _by_soundfile(file: Any, budget: Budget) -> tuple[F32, int]:
-    rate, channels = _require_form(file.samplerate, file.channels), file.channels
-    clock = Clock(budget)
-    parts, got = [], 0
+def _by_soundfile(file: Any, rate: int, budget: Budget) -> Iterator[F32]:
+    clock, got = Clock(budget), 0
     # Not by what the header says: that is only a number, for which the library would make room.
     while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
         clock.check()
         got += len(block)
         budget.require("max_seconds", got / rate, "the length in seconds of the audio")
-        parts.append(_mono(block.T) if channels > 1 else block[:, 0])
+        yield _mono(block.T) if file.channels > 1 else block[:, 0]
         if len(block) < BLOCK:
             break
-    return (parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.float32)])), rate
 
 
-def _by_ffmpeg(data: bytes, budget: Budget) -> tuple[F32, int]:
+def _by_ffmpeg(data: bytes, budget: Budget, cut: Cut) -> tuple[F32, int]:
     from headrace.fetch.media.ffmpeg import opened, prepare
 
     clock = Clock(budget)
@@ -171,21 +209,20 @@ def _by_ffmpeg(data: bytes, budget: Budget) -> tuple[F32, int]:
         stream = container.streams.audio[0]
         prepare(stream, budget)
         rate = _require_form(stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels)
-        parts, got = [], 0
-        for part in _frames(container.decode(stream), rate):
-            clock.check()
-            got += len(part)
-            budget.require("max_seconds", got / rate, "the length in seconds of the audio")
-            parts.append(part)
-    return np.concatenate(parts or [np.zeros(0, np.float32)]), rate
+        return cut.of(_frames(container.decode(stream), rate, clock), rate)
 
 
-def _frames(frames: Iterator[Any], rate: int) -> Iterator[F32]:
+def _frames(frames: Iterator[Any], rate: int, clock: Clock) -> Iterator[F32]:
+    got = 0
     for frame in frames:
+        clock.check()
         if frame.sample_rate != rate:
             raise DataError(f"the audio changes its rate on the way, from {rate} to {frame.sample_rate}")
         channels = frame.layout.nb_channels
         array = frame.to_ndarray()
         if not frame.format.is_planar:
             array = array.reshape(-1, channels).T
-        yield _mono(_floats(array))
+        wave = _mono(_floats(array))
+        got += len(wave)
+        clock.budget.require("max_seconds", got / rate, "the length in seconds of the audio")
+        yield wave

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from headrace.fetch.media.clip import Clip
     from headrace.fetch.media.video import Backend, Size
 
 
@@ -31,21 +32,27 @@ def load_image_tensor(value: Any, policy: MediaPolicy, size: int) -> torch.Tenso
 
 
 def load_video(
-    value: Any, policy: MediaPolicy, max_frames: int, size: Size = None, *, backend: Backend = "pyav"
+    value: Any,
+    policy: MediaPolicy,
+    max_frames: int,
+    size: Size = None,
+    clip: Clip | None = None,
+    *,
+    backend: Backend = "pyav",
 ) -> NDArray[np.uint8]:
     """[T, height, width, 3]"""
     from headrace.fetch.media.video import decode_video
 
-    return decode_video(open_media(value, policy, "video"), max_frames, size, policy, backend=backend)
+    return decode_video(open_media(value, policy, "video"), max_frames, size, policy, clip, backend=backend)
 
 
-def load_audio(value: Any, policy: MediaPolicy, sample_rate: int) -> NDArray[np.float32]:
+def load_audio(value: Any, policy: MediaPolicy, sample_rate: int, clip: Clip | None = None) -> NDArray[np.float32]:
     """[samples]"""
     from headrace.fetch.media.audio import decode_audio
 
     if isinstance(value, Mapping) and value.get("array") is not None:
-        return decode_audio(value, sample_rate, policy)
-    return decode_audio(open_media(value, policy, "audio"), sample_rate, policy)
+        return decode_audio(value, sample_rate, policy, clip)
+    return decode_audio(open_media(value, policy, "audio"), sample_rate, policy, clip)
 
 
 def _encoded(value: Any, policy: MediaPolicy, kind: Kind) -> Any:

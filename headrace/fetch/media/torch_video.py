@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DataError, HeadraceError, SpecError, shown
 from headrace.fetch.media.budget import Budget, Clock
+from headrace.fetch.media.clip import Clip
 from headrace.fetch.media.ffmpeg import opened, prepare
 from headrace.fetch.media.images import open_image
-from headrace.fetch.media.video import Size, index_frames, spread, video_stream
+from headrace.fetch.media.video import Size, index_frames, video_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,9 @@ AT_ONCE = 4
 """Frames of full size that are held at a time."""
 
 
-def decode_by_torchcodec(data: bytes, max_frames: int, size: Size, budget: Budget) -> NDArray[np.uint8]:
+def decode_by_torchcodec(
+    data: bytes, max_frames: int, size: Size, budget: Budget, clip: Clip | None = None
+) -> NDArray[np.uint8]:
     """See `decode_video`."""
     import numpy as np
 
@@ -31,11 +34,12 @@ def decode_by_torchcodec(data: bytes, max_frames: int, size: Size, budget: Budge
     with opened(data, "video", clock) as container:
         stream = video_stream(container)
         prepare(stream, budget)
-        count = index_frames(container, stream, clock).num_frames
+        index = index_frames(container, stream, clock)
         budget.require("max_pixels", stream.width * stream.height, "the number of pixels of a frame")
     try:
         decoder = decoders.VideoDecoder(data, dimension_order="NHWC", num_ffmpeg_threads=1)
-        wanted = spread(min(count, len(decoder)), max_frames)
+        count = min(index.num_frames, len(decoder))
+        wanted = [number for number in index._replace(num_frames=count).chosen(max_frames, clip) if number < count]
         found: list[NDArray[np.uint8]] = []
         for at in range(0, len(wanted), AT_ONCE):
             clock.check()

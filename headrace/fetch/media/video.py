@@ -1,4 +1,4 @@
-"""Videos: some frames, evenly spread over the whole, resized while they are decoded.
+"""Videos: some frames, evenly spread over the whole or over a clip of it, resized while they are decoded.
 
 Upright, as the file's rotation says. A video with fewer frames than are asked for gives all it has. One pass over the
 packets counts the frames and finds the key frames; one pass forward decodes, and leaps over what no frame needs.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from headrace.errors import DataError, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
+from headrace.fetch.media.clip import Clip, frames_in
 from headrace.fetch.media.ffmpeg import LostWay, opened, prepare
 
 if TYPE_CHECKING:
@@ -28,25 +29,31 @@ Backend = Literal["pyav", "torchcodec"]
 
 
 def decode_video(
-    data: bytes, max_frames: int, size: Size = None, budget: Budget = DEFAULT, *, backend: Backend = "pyav"
+    data: bytes,
+    max_frames: int,
+    size: Size = None,
+    budget: Budget = DEFAULT,
+    clip: Clip | None = None,
+    *,
+    backend: Backend = "pyav",
 ) -> U8:
     """At most `max_frames` frames, [T, height, width, 3]: the first, the last, and evenly chosen ones in between.
 
     `size` is the side of a square, (height, width), or None for the video's own; frames are stretched to it. Frames
-    are counted, not timed, so one that stays for long counts once.
+    are counted, not timed, so one that stays for long counts once; of a `clip` they are timed.
     """
     if isinstance(max_frames, bool) or not isinstance(max_frames, int) or max_frames < 1:
         raise SpecError(f"max_frames={shown(max_frames)}: a whole number above 0 is expected")
     if backend == "torchcodec":
         from headrace.fetch.media.torch_video import decode_by_torchcodec
 
-        return decode_by_torchcodec(data, max_frames, size, budget)
+        return decode_by_torchcodec(data, max_frames, size, budget, clip)
     if backend != "pyav":
         raise SpecError(f"backend={shown(backend)!r}: 'pyav' or 'torchcodec' is expected")
     try:
-        return _decode(data, max_frames, size, budget, seeks=True)
+        return _decode(data, (max_frames, clip), size, budget, seeks=True)
     except LostWay:
-        return _decode(data, max_frames, size, budget, seeks=False)
+        return _decode(data, (max_frames, clip), size, budget, seeks=False)
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -66,6 +73,16 @@ class Index(NamedTuple):
     keys: list[int]
     """Of key frames."""
     num_frames: int
+    seconds: list[float] | None
+    """When each frame is shown, from the first on; None: nobody knows."""
+
+    def chosen(self, most: int, clip: Clip | None) -> list[int]:
+        """Numbers of frames, in order; one may come several times."""
+        if clip is None:
+            return spread(self.num_frames, most)
+        if self.seconds is None:
+            raise DataError(f"its frames have no times, so that {clip} cannot be found")
+        return frames_in(self.seconds, clip, most)
 
 
 def index_frames(container: InputContainer, stream: VideoStream, clock: Clock) -> Index:
@@ -91,7 +108,16 @@ def index_frames(container: InputContainer, stream: VideoStream, clock: Clock) -
         seconds = float((known[-1] - known[0]) * stream.time_base)
         clock.budget.require("max_seconds", seconds, "the length in seconds of the video")
     exact = len(set(known)) == len(times) and container.format.name != "avi"
-    return Index(known if exact else None, sorted(keys), len(times))
+    return Index(known if exact else None, sorted(keys), len(times), _seconds(stream, known if exact else len(times)))
+
+
+def _seconds(stream: VideoStream, frames: list[int] | int) -> list[float] | None:
+    """Of frames by their times; of a number of frames, by the rate that the file has."""
+    if isinstance(frames, list):
+        base = stream.time_base
+        return None if base is None else [float((time - frames[0]) * base) for time in frames]
+    rate = stream.average_rate
+    return [float(i / rate) for i in range(frames)] if rate else None
 
 
 def video_stream(container: InputContainer) -> VideoStream:
@@ -102,7 +128,7 @@ def video_stream(container: InputContainer) -> VideoStream:
     return found
 
 
-def _decode(data: bytes, max_frames: int, size: Size, budget: Budget, *, seeks: bool) -> U8:
+def _decode(data: bytes, what: tuple[int, Clip | None], size: Size, budget: Budget, *, seeks: bool) -> U8:
     import numpy as np
 
     clock = Clock(budget)
@@ -110,7 +136,8 @@ def _decode(data: bytes, max_frames: int, size: Size, budget: Budget, *, seeks: 
         stream = video_stream(container)
         prepare(stream, budget)
         index = index_frames(container, stream, clock)
-    wanted = spread(index.num_frames, max_frames)
+    chosen = index.chosen(*what)
+    wanted = sorted(set(chosen))
     with opened(data, "video", clock) as container:
         stream = video_stream(container)
         prepare(stream, budget)
@@ -126,6 +153,8 @@ def _decode(data: bytes, max_frames: int, size: Size, budget: Budget, *, seeks: 
         raise DataError("the video has no frames that can be decoded")
     if len({frame.shape for frame in found}) > 1:
         raise DataError("the video changes its size on the way; give a size to have all frames alike")
+    if len(found) == len(wanted) < len(chosen):
+        found = [found[wanted.index(number)] for number in chosen]
     return np.stack(found)
 
 

@@ -1,7 +1,8 @@
 """Rows of every kind made samples: `format_x(row, tokens) -> dict | list[dict] | None`.
 
 A formatter is pure and opens nothing: media stay references. What it gives has `text`, its `segments` with whether each
-is learned, and `dtype`; beside them what applies of `image`, `images`, `video`, `videos`, `audio`, `audios`,
+is learned, `dtype`, and, of a conversation, the `turns` that a chat template writes (a formatter of one's own may give
+`messages` and `tools` instead); beside them what applies of `image`, `images`, `video`, `videos`, `audio`, `audios`,
 `target_audio`, `speaker_ref`, `gen_images`, `gen_videos`, `gen_prompts`, `clip`, `has_asr`, `has_tts`, `has_image_gen`,
 `has_video_gen`, `is_training`, and `media_status`, which says of each reference whether it is data, a path, an address
 or only a name.

@@ -10,9 +10,11 @@ from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of
+from headrace.make.messages import Ways, messages_of
 from headrace.make.spans import bare_thought
+from headrace.make.tokens import TOKENS
 from headrace.make.turns import Piece, Turn, alternating, split_chat, turn, turns_of
-from headrace.make.values import as_text, joined, listed, parsed
+from headrace.make.values import as_text, joined, listed
 
 TOOLS = "You have access to the following tools:"
 _NO_INPUT = frozenset({"", "not applicable", "n/a", "<noinput>"})
@@ -98,26 +100,9 @@ def _after(thought: Any, turns: list[Turn]) -> list[Turn]:
 
 
 def chat_messages(sample: Mapping[str, Any], fields: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """A row's conversation as the messages that chat templates take; [] where it has none."""
-    return [_message(one) for one in chat_turns(sample if isinstance(sample, Row) else Row(sample, fields))]
-
-
-def _message(one: Turn) -> dict[str, Any]:
-    said = "".join(
-        f"```\n{piece.text}\n```" if piece.kind == "code" else piece.text
-        for piece in one.pieces
-        if piece.kind in ("text", "code")
-    )
-    message: dict[str, Any] = {"role": one.role, "content": said}
-    thoughts = [piece.text for piece in one.pieces if piece.kind == "think"]
-    calls = [parsed(piece.text) for piece in one.pieces if piece.kind == "call"]
-    if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
-    if calls and all(isinstance(call, dict) for call in calls):
-        message["tool_calls"] = [{"type": "function", "function": call} for call in calls]
-    elif calls:
-        message["content"] = joined(said, *(as_text(call) for call in calls), by="\n")
-    return message
+    """A row's conversation as the messages that chat templates take; [] where it has none. Tools stand in its text."""
+    turns = chat_turns(sample if isinstance(sample, Row) else Row(sample, fields))
+    return [message for message, _ in messages_of(turns, TOKENS, Ways())]
 
 
 # --- what stands before the first turn
@@ -132,6 +117,8 @@ def with_system(row: Row, turns: list[Turn]) -> list[Turn]:
         system = first if system in first else system if first.strip() in system else joined(system, first)
         turns = turns[1:]
     tools = tools_of(row.find("tools"))
+    pieces = turn("system", system).pieces if system.strip() else ()
     if tools and not shows_tools(system, tools):
-        system = joined(system, f"{TOOLS}\n{tools_text(tools)}")
-    return [turn("system", system), *turns] if system.strip() else turns
+        told = f"{TOOLS}\n{tools_text(tools)}"
+        pieces = (*pieces, Piece("tools", f"\n\n{told}" if pieces else told, tools))
+    return [Turn("system", pieces), *turns] if pieces else turns

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
+from headrace.errors import DataError
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
-from headrace.make.formatters.media import show
+from headrace.make.formatters.media import span_of
+from headrace.make.turns import Piece, Turn
 from headrace.make.values import as_text, is_media, joined, listed, media_list, media_status, texts
 
 Made: TypeAlias = Literal["image", "video"]
@@ -40,11 +42,9 @@ def _videos(row: Row, tokens: Tokens, sources: list[Any]) -> Iterator[Formatted 
     """Of a video with several clips, one sample of each."""
     made = _liked(row, "video")
     found = texts(_prompt(row))
-    clips = listed(row.find("clip")) if row.is_mapped("clip") else None
     if not found and sources and made is not None:
         found = [ANIMATE]
-    if not isinstance(clips, list) or len(clips) != len(found):
-        clips = [None] * len(found)
+    clips = _clips(row, len(found))
     shot = joined(
         f"Shot: {row.text('shot')}" if row.is_mapped("shot") and row.text("shot") else "",
         f"Camera: {row.text('camera')}" if row.is_mapped("camera") and row.text("camera") else "",
@@ -54,19 +54,26 @@ def _videos(row: Row, tokens: Tokens, sources: list[Any]) -> Iterator[Formatted 
         yield _sample(row, tokens, "video", joined(prompt, shot, by="\n"), sources, made, clip)
 
 
+def _clips(row: Row, count: int) -> list[Any]:
+    """The clip of each prompt: one for each, or one for all."""
+    value = span_of(row)
+    if value is None or count == 0:
+        return [None] * count
+    if not isinstance(value, list) or not any(isinstance(one, list | tuple) for one in value):
+        return [value] * count
+    if len(value) != count:
+        raise DataError(f"the row has {len(value)} clips and {count} prompts, which should be as many")
+    return value
+
+
 def _sample(
     row: Row, tokens: Tokens, kind: Made, prompt: str, sources: list[Any], made: Any, clip: Any = None
 ) -> Formatted | None:
     edits = kind == "image" and bool(sources)
     ask = prompt if prompt == ANIMATE else f"{EDIT if edits else _ASK[kind]}: {prompt}"
     draft = Draft(tokens)
-    draft.mark("user_start")
-    show(draft, "image", sources)
-    draft.put(ask)
-    draft.mark("user_end")
-    draft.mark("assistant_start")
-    for mark in (f"gen_{kind}", f"gen_{kind}_end", "assistant_end"):
-        draft.mark(mark, learned=True)
+    draft.turn(Turn("user", (*(Piece("image", "", source) for source in sources), Piece("text", ask))))
+    draft.turn(Turn("assistant", (Piece("gen_image" if kind == "image" else "gen_video"),)))
     targets = {f"gen_{kind}s": made if is_media(made) else None, f"has_{kind}_gen": True}
     return draft.sample("generation", is_training=flag_of(row), gen_prompts=prompt, clip=clip, **targets)
 

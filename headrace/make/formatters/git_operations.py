@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from headrace.make.diffs import unified_diff
 from headrace.make.draft import Draft, Formatted
@@ -10,7 +11,7 @@ from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import chat_turns
 from headrace.make.formatters.code import fenced
-from headrace.make.turns import Turn, turn
+from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import joined
 
 DESCRIBE = "Write a commit message for this change."
@@ -30,13 +31,9 @@ def format_git_operations(row: Row, tokens: Tokens) -> Iterator[Formatted | None
         yield text_sample(row, tokens, "git_operations", row.text("text"))
 
 
-def _answer(draft: Draft, mark: str, text: str) -> bool:
+def _answer(draft: Draft, mark: Literal["diff", "commit"], text: str) -> bool:
     """An assistant's turn of one marked text, as it is: the white space of a diff counts."""
-    draft.mark("assistant_start")
-    draft.mark(mark, learned=True)
-    draft.put(text, learned=True)
-    draft.mark(f"{mark}_end", learned=True)
-    draft.mark("assistant_end", learned=True)
+    draft.turn(Turn("assistant", (Piece(mark, text),)))
     return True
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.make.draft import Draft
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Kind, Piece, Turn
 from headrace.make.values import is_media, listed, media_list
@@ -92,12 +91,12 @@ def _marked(text: str, kind: Kind, waiting: list[Any], marks: Sequence[str]) -> 
     return [*pieces, Piece("text", text[at:])] if at < len(text) else pieces
 
 
-def show(draft: Draft, kind: Kind, media: Sequence[Any]) -> None:
-    for value in media:
-        draft.medium(kind, value)
-
-
-def span_of(row: Row, name: str = "clip") -> list[Any] | None:
-    """From where to where a clip goes in its video, as the row has it."""
-    value = listed(row.find(name)) if row.is_mapped(name) else None
-    return list(value) if isinstance(value, list | tuple) and len(value) == 2 else None
+def span_of(row: Row, name: str = "clip") -> Any:
+    """From where to where a clip goes in its video or recording, as the row has it: in one column, or in two."""
+    if not row.is_mapped(name):
+        return None
+    value = listed(row.find(name))
+    if value is None:
+        several = row.each(name)
+        return several if any(one is not None for one in several) else None
+    return list(value) if isinstance(value, list | tuple) else value

@@ -8,6 +8,7 @@ from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
+from headrace.make.formatters.media import span_of
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import as_text, is_media, texts
 
@@ -30,4 +31,5 @@ def format_voice_asr(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     draft = Draft(tokens)
     draft.turn(Turn("user", (Piece("audio", "", audio), Piece("text", DESCRIBE if described else TRANSCRIBE))))
     draft.turn(turn("assistant", said, tagged=False))
-    yield draft.sample("voice_asr", is_training=flag_of(row), has_asr=None if described else True)
+    has_asr = None if described else True
+    yield draft.sample("voice_asr", is_training=flag_of(row), has_asr=has_asr, clip=span_of(row))

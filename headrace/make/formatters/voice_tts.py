@@ -8,7 +8,8 @@ from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of, formatter
-from headrace.make.turns import turn
+from headrace.make.formatters.media import span_of
+from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import is_media
 
 READ = "Read this text aloud"
@@ -26,10 +27,7 @@ def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     style = row.text("style", "style", "text_description").strip().rstrip(".")
     draft = Draft(tokens)
     draft.turn(turn("user", f"{READ} ({style}): {spoken}" if style else f"{READ}: {spoken}"))
-    draft.mark("assistant_start")
-    draft.mark("gen_audio", learned=True)
-    draft.mark("gen_audio_end", learned=True)
-    draft.mark("assistant_end", learned=True)
+    draft.turn(Turn("assistant", (Piece("gen_audio"),)))
     reference = row.find("speaker_ref")
     yield draft.sample(
         "voice_tts",
@@ -37,4 +35,5 @@ def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
         target_audio=audio,
         speaker_ref=reference if is_media(reference) else None,
         has_tts=True,
+        clip=span_of(row),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -40,12 +42,29 @@ class RepoFile:
     path: str
 
 
+class Shared:
+    """A line that several bodies travel over: so many bytes a second, all together."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._seconds = 1 / bytes_per_second
+        self._free = 0.0
+        self._lock = threading.Lock()
+
+    def wait_for(self, count: int) -> float:
+        """Seconds until `count` more bytes are through, after all that others have sent before."""
+        with self._lock:
+            now = time.monotonic()
+            self._free = max(now, self._free) + count * self._seconds
+            return self._free - now
+
+
 @dataclass(slots=True)
 class Trouble:
     """What happens to an answer on the wire. The default is nothing."""
 
     delay: float = 0.0
     bytes_per_second: float | None = None
+    shared: Shared | None = None
     flips: list[int] = field(default_factory=list)
     gzip: bool = False
     framing: Literal["length", "none", "chunked"] = "length"
@@ -57,10 +76,8 @@ class Trouble:
 
     @property
     def touches_body(self) -> bool:
-        return (
-            bool(self.flips or self.gzip or self.bytes_per_second is not None or self.ending != "whole")
-            or self.framing == "chunked"
-        )
+        slow = self.bytes_per_second is not None or self.shared is not None
+        return bool(self.flips or self.gzip or slow or self.ending != "whole") or self.framing == "chunked"
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, runtime_checkable
 
-from headrace.testing.hub.answers import Answer, RepoFile
+from headrace.testing.hub.answers import Answer, RepoFile, Shared
 from headrace.testing.hub.log import Origin
 
 
@@ -290,6 +290,22 @@ class Delay(_OnAny):
 
     def act(self, exchange: Exchange) -> None:
         exchange.answer.trouble.delay += self.seconds
+
+
+@dataclass(frozen=True)
+class Link(_OnAny):
+    """A way to the Hub: each answer begins so many seconds late, all bodies together have so many bytes a second."""
+
+    seconds: float
+    bytes_per_second: float
+    _shared: Shared = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_shared", Shared(self.bytes_per_second))
+
+    def act(self, exchange: Exchange) -> None:
+        exchange.answer.trouble.delay += self.seconds
+        exchange.answer.trouble.shared = self._shared
 
 
 @dataclass(eq=False)

@@ -21,6 +21,7 @@ from headrace.testing.hub.log import Line
 _PIECE = 1 << 20
 _JOINED = 1 << 16
 _TICK = 0.05
+_TURN = 1 << 16
 _DRAIN_SECONDS = 2.0
 _GONE = getattr(select, "POLLRDHUP", select.POLLIN)
 _MORE = getattr(socket, "MSG_MORE", 0)
@@ -106,6 +107,8 @@ def _send_troubled(sock: socket.socket, answer: Answer, line: Line) -> bool:
         part = piece if left is None else piece[:left]
         if trouble.bytes_per_second and not pause(sock, len(part) / trouble.bytes_per_second):
             return False
+        if trouble.shared and not pause(sock, trouble.shared.wait_for(len(part))):
+            return False
         if part:
             line.bytes_sent += len(part)
             sock.sendall(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part)
@@ -143,6 +146,7 @@ def _pieces(answer: Answer) -> Iterator[bytes]:
     """The body's bytes, flipped where they are to be, in pieces that suit its speed."""
     rate = answer.trouble.bytes_per_second
     step = _PIECE if rate is None else max(1, min(_PIECE, int(rate * _TICK)))
+    step = step if answer.trouble.shared is None else min(step, _TURN)
     for at in range(answer.start, answer.stop, step):
         piece = _read(answer.content, at, min(at + step, answer.stop))
         for flip in answer.trouble.flips:

@@ -1,0 +1,1 @@
+"""Robot episodes: LeRobot v3 data sets, where they lie."""

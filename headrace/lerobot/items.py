@@ -1,0 +1,152 @@
+"""A frame made an item: tabular values and time windows out of RAM, and cameras decoded, which happens here only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.address import Unmade
+from headrace.catalog.frames import Frames
+from headrace.errors import DataError, SpecError, shown
+from headrace.lerobot.cameras import colours, depths, image
+from headrace.lerobot.columns import Column
+from headrace.lerobot.info import Feature
+from headrace.lerobot.windows import frame_offsets, window
+
+if TYPE_CHECKING:
+    import torch
+
+    from headrace.lerobot.meta import Meta
+    from headrace.lerobot.videos import Videos
+    from headrace.rng import I64
+
+
+@dataclass(eq=False)
+class Episode:
+    """An episode in RAM. What it holds on disk is let go when nobody has it any more."""
+
+    number: int
+    """Its place in the metadata."""
+    index: int
+    columns: dict[str, Column]
+    items: Items
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The numbers among the columns, as tensors over the same memory."""
+
+    def __post_init__(self) -> None:
+        import numpy as np
+        import torch
+
+        self.tensors = {k: torch.from_numpy(c) for k, c in self.columns.items() if isinstance(c, np.ndarray)}
+
+    @property
+    def length(self) -> int:
+        return len(self.columns["index"])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame(Unmade):
+    episode: Episode
+    row: int
+
+    def made(self) -> dict[str, Any]:
+        return self.episode.items.make(self.episode, self.row)
+
+
+class Items:
+    """Makes the items of one data set."""
+
+    def __init__(
+        self, meta: Meta, frames: Frames, videos: Videos, transforms: Callable[[Any], Any] | None = None
+    ) -> None:
+        self._meta, self._videos, self._transforms = meta, videos, transforms
+        self._features, self._fps = meta.info.features, meta.info.fps
+        self._frames = frames
+        self._offsets = frame_offsets(frames.delta_timestamps, self._features, self._fps, frames.tolerance_s)
+        self._rename = dict(frames.rename)
+        lost = [name for name in self._rename if name not in self._features]
+        if lost:
+            raise SpecError(f"rename: the data set has no feature {shown(lost[0])!r}")
+        self._scales = {name: _scale(meta, name, how) for name, how in frames.normalize.items()}
+
+    def make(self, episode: Episode, row: int) -> dict[str, Any]:
+        """The item of one frame, with exactly the keys that LeRobot gives it."""
+        item: dict[str, Any] = {}
+        for name, feature in self._features.items():
+            offsets = self._offsets.get(name)
+            rows, missing = (None, None) if offsets is None else window(row, offsets, episode.length)
+            if feature.is_video:
+                item[name] = self._video(episode, feature, row, rows)
+            else:
+                item[name] = self._value(episode, feature, row, rows)
+            if missing is not None:
+                import torch
+
+                item[f"{name}_is_pad"] = torch.from_numpy(missing)
+        item["task"] = self._task(episode, row)
+        return self._finished(item)
+
+    def _value(self, episode: Episode, feature: Feature, row: int, rows: I64 | None) -> Any:
+        import torch
+
+        tensor = episode.tensors.get(feature.name)
+        if tensor is not None:
+            return tensor[row].clone() if rows is None else tensor[torch.from_numpy(rows)]
+        column = episode.columns[feature.name]
+        if feature.is_image:
+            try:
+                if rows is None:
+                    return image(column[row], feature, self._frames.depth_unit)
+                return torch.stack([image(column[r], feature, self._frames.depth_unit) for r in rows.tolist()])
+            except DataError as error:
+                error.add_note(f"in {self._place(episode, row)}, feature {shown(feature.name)!r}")
+                raise
+        return column[row] if rows is None else [column[r] for r in rows.tolist()]
+
+    def _video(self, episode: Episode, feature: Feature, row: int, rows: I64 | None) -> torch.Tensor:
+        asked = [row] if rows is None else rows.tolist()
+        numbers = [int(episode.columns["frame_index"][r]) for r in asked]
+        pixels = self._videos.pixels(episode.number, feature, numbers, self._place(episode, row))
+        if feature.is_depth:
+            found = depths(pixels, feature, self._frames.depth_unit)
+        else:
+            found = colours(pixels, as_bytes=self._frames.return_uint8)
+        return found[0] if len(asked) == 1 else found
+
+    def _task(self, episode: Episode, row: int) -> str:
+        number, tasks = int(episode.columns["task_index"][row]), self._meta.tasks
+        if not 0 <= number < len(tasks):
+            raise DataError(
+                f"{self._place(episode, row)}: task_index is {number}, and meta/tasks.parquet has {len(tasks)} tasks"
+            )
+        return tasks[number]
+
+    def _place(self, episode: Episode, row: int) -> str:
+        return f"{self._meta.root.name}, episode {episode.index}, frame {row}"
+
+    def _finished(self, item: dict[str, Any]) -> dict[str, Any]:
+        for name, (low, span) in self._scales.items():
+            item[name] = (item[name] - low) / span
+        if self._transforms is not None:
+            for name, feature in self._features.items():
+                if (feature.is_image or feature.is_video) and not feature.is_depth:
+                    item[name] = self._transforms(item[name])
+        for old, new in self._rename.items():
+            item[new] = item.pop(old)
+            if f"{old}_is_pad" in item:
+                item[f"{new}_is_pad"] = item.pop(f"{old}_is_pad")
+        return item
+
+
+def _scale(meta: Meta, name: str, how: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is taken off the values of a feature, and what they are divided by, from the data set's own statistics."""
+    import torch
+
+    stats: Mapping[str, Any] = meta.stats.get(name, {})
+    wanted = ("mean", "std") if how == "mean_std" else ("min", "max")
+    if name not in meta.info.features or any(one not in stats for one in wanted):
+        raise SpecError(f"normalize[{shown(name)!r}]: meta/stats.json has no {' and '.join(wanted)} of it")
+    first, second = (torch.tensor(stats[one], dtype=torch.float32) for one in wanted)
+    span = second if how == "mean_std" else second - first
+    return first, torch.where(span > 0, span, torch.ones_like(span))

@@ -1,0 +1,180 @@
+"""All metadata of a LeRobot v3 data set, under the names that LeRobot has for it too."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.catalog.shard import Shard
+from headrace.errors import DataError, shown
+from headrace.lerobot.episodes import Episodes
+from headrace.lerobot.info import Info
+from headrace.lerobot.projection import read_columns, texts, whole_numbers
+from headrace.lerobot.root import INFO, Root
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
+
+TASKS = "meta/tasks.parquet"
+STATS = "meta/stats.json"
+EPISODES = "meta/episodes/"
+
+
+@dataclass(frozen=True, eq=False)
+class Meta:
+    """What a data set says of itself."""
+
+    root: Root
+    info: Info
+    episodes: Episodes
+    tasks: list[str]
+    """The task with number n, at place n."""
+    stats: dict[str, dict[str, NDArray[np.generic]]]
+    """Feature to statistic; empty where there are none."""
+
+    @classmethod
+    def open(cls, root: Root) -> Self:
+        """Read and checked. Remote files are read side by side."""
+        info = Info.parse(root.read(INFO), f"{root.name}, {INFO}")
+        files = [root.shard(path) for path in root.paths() if path.startswith(EPISODES) and path.endswith(".parquet")]
+        with ThreadPoolExecutor(3, "headrace-meta") as threads:
+            episodes = threads.submit(Episodes.read, files, info)
+            tasks = threads.submit(lambda: _tasks(root.shard(TASKS)))
+            stats = threads.submit(lambda: _stats(root.read(STATS), f"{root.name}, {STATS}") if root.has(STATS) else {})
+            return cls(root, info, episodes.result(), tasks.result(), stats.result())
+
+    def selected(self, numbers: Iterable[int]) -> Self:
+        """With these episodes only."""
+        return replace(self, episodes=self.episodes.select(numbers))
+
+    # --- LeRobot's names
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Each as it is declared, with its shape as a tuple."""
+        return {name: feature.raw for name, feature in self.info.features.items()}
+
+    @property
+    def fps(self) -> int:
+        return self.info.fps
+
+    @property
+    def robot_type(self) -> str | None:
+        return self.info.robot_type
+
+    @property
+    def video_keys(self) -> list[str]:
+        return self.info.video_keys
+
+    @property
+    def image_keys(self) -> list[str]:
+        return self.info.image_keys
+
+    @property
+    def camera_keys(self) -> list[str]:
+        return self.info.camera_keys
+
+    @property
+    def depth_keys(self) -> list[str]:
+        return self.info.depth_keys
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {name: feature.names for name, feature in self.info.features.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: feature.shape for name, feature in self.info.features.items()}
+
+    @property
+    def total_episodes(self) -> int:
+        """Of the whole data set, whatever was selected."""
+        return self.info.total_episodes or len(self.episodes)
+
+    @property
+    def total_frames(self) -> int:
+        return self.info.total_frames or self.episodes.num_frames
+
+    @property
+    def url_root(self) -> str:
+        return self.root.url
+
+    def get_data_file_path(self, ep_index: int) -> Path:
+        """Inside the data set."""
+        episodes, i = self.episodes, self.episodes.place(ep_index)
+        return Path(self.info.data_file(int(episodes.data_chunk[i]), int(episodes.data_file[i])))
+
+    def get_video_file_path(self, ep_index: int, vid_key: str) -> Path:
+        """Inside the data set."""
+        camera, i = self.episodes.videos[vid_key], self.episodes.place(ep_index)
+        return Path(self.info.video_file(vid_key, int(camera.chunk[i]), int(camera.file[i])))
+
+
+def _tasks(shard: Shard) -> list[str]:
+    """The texts of `meta/tasks.parquet`, which stand in the index of a pandas table, whatever its name."""
+    table = read_columns(shard, lambda schema: _task_columns(shard, schema))
+    found = texts(table, table.column_names[0])
+    if "task_index" in table.column_names:
+        numbers = whole_numbers(table, "task_index", str(shard)).tolist()
+        if numbers != list(range(len(numbers))):
+            # LeRobot goes by the row all the same.
+            log.warning("%s: its task_index is not 0, 1, 2, … down the rows; task n is the one in row n", shard)
+    return found
+
+
+def _task_columns(shard: Shard, schema: Any) -> list[str]:
+    import pyarrow as pa
+
+    def is_text(name: Any) -> bool:
+        if not isinstance(name, str) or name not in schema.names:
+            return False
+        kind = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+    own = [name for name in ("task", *_pandas_index(schema), *schema.names) if is_text(name)]
+    if not own:
+        raise DataError(
+            f"{shard} has no column of texts, which tasks are, but {', '.join(shown(n) for n in schema.names[:5])}"
+        )
+    return [own[0], *(["task_index"] if "task_index" in schema.names else [])]
+
+
+def _pandas_index(schema: Any) -> list[Any]:
+    try:
+        found = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _stats(raw: bytes, where: str) -> dict[str, dict[str, NDArray[np.generic]]]:
+    import numpy as np
+
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON ({shown(error)}); remove it, or write it again") from error
+    if not isinstance(values, dict) or not all(isinstance(found, dict) for found in values.values()):
+        raise DataError(f"{where} is not an object of statistics by feature; remove it, or write it again")
+    out: dict[str, dict[str, NDArray[np.generic]]] = {}
+    for feature, found in values.items():
+        out[feature] = {}
+        for name, value in found.items():
+            try:
+                array = np.atleast_1d(np.array(value))
+            except ValueError:
+                array = np.array(None)
+            if array.dtype.kind not in "buif":
+                what = f"{shown(name)!r} of feature {shown(feature)!r}"
+                raise DataError(f"{where}: {what} is not an array of numbers; remove it, or write it again")
+            out[feature][name] = array
+    return out

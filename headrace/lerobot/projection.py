@@ -1,0 +1,234 @@
+"""Some columns of a whole parquet file, in memory. Remote files are read by few requests, each as small as pays."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.catalog.filelike import FileLike
+from headrace.catalog.footer import check_num_values, footer_bytes, leaves, parse_footer
+from headrace.catalog.shard import Origin, Shard
+from headrace.catalog.soundness import AGAIN, said
+from headrace.errors import DataError, HeadraceError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headrace.rng import I64
+
+WHOLE = 1 << 20
+"""A file up to this size is read by one request."""
+HOLE = 512 << 10
+"""So many bytes that are not needed are read too, rather than to ask twice."""
+LOCAL_HOLE = 64 << 10
+PIECE = 1 << 20
+"""Row groups are read together up to so many bytes."""
+AHEAD = 8
+"""Such pieces of a remote file that are on their way..."""
+READERS = 8
+"""...by so many requests at a time."""
+MARGIN = 128
+"""pyarrow reads a little more of files by some old writers."""
+MOST_ROWS = 5_000_000
+MOST_BYTES = 2 << 30
+"""Decompressed, of the columns that are read."""
+
+
+def read_columns(shard: Shard, choose: Callable[[Any], list[str]]) -> Any:
+    """The rows of a file as a pyarrow Table with the columns that `choose` takes of its schema."""
+    import pyarrow as pa
+
+    if shard.size <= WHOLE:
+        data = shard.origin.read(shard, 0, shard.size)
+        shard = replace(shard, origin=_Held(shard.origin.name, data))
+    meta = parse_footer(shard, footer_bytes(shard))
+    try:
+        schema = meta.schema.to_arrow_schema()
+        columns = choose(schema)
+        parts = []
+        for piece, spans in _fetched(shard, list(_pieces(shard, meta, columns))):
+            parts.append(_parse(meta, piece.groups, spans, columns))
+        return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema).select(columns)
+    except HeadraceError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+        raise DataError(f"{shard}: its rows cannot be read: {said(error)}; it is damaged: {AGAIN}") from error
+
+
+class _Piece(NamedTuple):
+    groups: list[int]
+    spans: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class _Held(Origin):
+    """A file whose bytes are here."""
+
+    name: str
+    data: bytes = field(repr=False)
+    folder: tuple[str, ...] | None = None
+
+    def read(self, shard: Shard, start: int, stop: int) -> bytes:
+        return self.data[start:stop]
+
+    def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
+        yield self.data[start:]
+
+
+class _Spans(FileLike):
+    """A file of which some places are known. What lies elsewhere is not there, which pyarrow notices."""
+
+    def __init__(self, spans: list[tuple[int, bytes]]) -> None:
+        super().__init__(1 << 62)
+        self._spans = spans
+
+    def read(self, size: int = -1) -> bytes:
+        for start, data in self._spans:
+            if start <= self.at < start + len(data):
+                found = data[self.at - start : self.at - start + max(size, 0)]
+                self.at += len(found)
+                return found
+        return b""
+
+
+def _pieces(shard: Shard, meta: Any, columns: list[str]) -> Iterator[_Piece]:
+    """Row groups that are read together, and the places in the file that hold their columns."""
+    if meta.num_rows > MOST_ROWS:
+        raise DataError(
+            f"{shard} says it has {meta.num_rows:,} rows, more than the {MOST_ROWS:,} that are read of such a file"
+        )
+    hole = HOLE if shard.origin.local_path(shard) is None else LOCAL_HOLE
+    wanted = [
+        (c, leaf)
+        for c, leaf in enumerate(leaves(shard, meta))
+        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in columns)
+    ]
+    groups: list[int] = []
+    spans: list[tuple[int, int]] = []
+    plain = 0
+    for g in range(meta.num_row_groups):
+        found = meta.row_group(g)
+        for c, leaf in wanted:
+            column = found.column(c)
+            check_num_values(shard, leaf, g, column.num_values, found.num_rows)
+            start = column.dictionary_page_offset or column.data_page_offset
+            stop = start + column.total_compressed_size
+            plain += column.total_uncompressed_size
+            if not 0 <= start <= stop <= shard.size or plain > MOST_BYTES:
+                raise DataError(
+                    f"{shard}: column {shown(leaf.path)!r} of row group {g} claims bytes {start} to {stop} of a file "
+                    f"of {shard.size}, and {plain:,} in memory; it is damaged: {AGAIN}"
+                )
+            spans.append((start, min(stop + MARGIN, shard.size)))
+        groups.append(g)
+        spans = _merged(spans, hole)
+        if sum(stop - start for start, stop in spans) >= PIECE:
+            yield _Piece(groups, spans)
+            groups, spans = [], []
+    if groups:
+        yield _Piece(groups, spans)
+
+
+def _merged(spans: list[tuple[int, int]], hole: int) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if out and start - out[-1][1] <= hole:
+            out[-1] = (out[-1][0], max(stop, out[-1][1]))
+        else:
+            out.append((start, stop))
+    return out
+
+
+def _fetched(shard: Shard, pieces: list[_Piece]) -> Iterator[tuple[_Piece, list[tuple[int, bytes]]]]:
+    """The pieces in order with their bytes; those of the next ones are on their way."""
+
+    def read(span: tuple[int, int]) -> tuple[int, bytes]:
+        return span[0], shard.origin.read(shard, *span)
+
+    if isinstance(shard.origin, _Held) or shard.origin.local_path(shard) is not None:
+        for piece in pieces:
+            yield piece, [read(span) for span in piece.spans]
+        return
+    with ThreadPoolExecutor(READERS, "headrace-meta") as threads:
+        waiting: deque[list[Future[tuple[int, bytes]]]] = deque()
+        try:
+            for k, piece in enumerate(pieces):
+                for later in pieces[k + len(waiting) : k + AHEAD]:
+                    waiting.append([threads.submit(read, span) for span in later.spans])
+                yield piece, [future.result() for future in waiting.popleft()]
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _parse(meta: Any, groups: list[int], spans: list[tuple[int, bytes]], columns: list[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(
+        pa.PythonFile(_Spans(spans), mode="r"),
+        metadata=meta,
+        # Texts stay in dictionaries: one that comes again in a million rows is not made a million times.
+        read_dictionary=[name for name in columns if "." not in name],
+        pre_buffer=True,
+        page_checksum_verification=True,
+    )
+    return file.read_row_groups(groups, columns=columns, use_threads=False)
+
+
+def texts(table: Any, column: str) -> list[str]:
+    """A column of texts; null is no text."""
+    import pyarrow as pa
+
+    out: list[str] = []
+    for chunk in table.column(column).chunks:
+        if pa.types.is_dictionary(chunk.type):
+            checked = pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary)
+            words = checked.dictionary.to_pylist()
+            out += ["" if i is None else words[i] or "" for i in checked.indices.to_pylist()]
+        else:
+            out += [word or "" for word in chunk.to_pylist()]
+    return out
+
+
+def whole_numbers(table: Any, column: str, where: str) -> I64:
+    """A column as int64."""
+    import numpy as np
+
+    values = _numbers(table, column, where)
+    if values.dtype.kind == "f" and not ((values == np.rint(values)) & (abs(values) < 2**53)).all():
+        raise DataError(f"{where}: column {shown(column)!r} holds numbers that are not whole")
+    if values.dtype == np.uint64 and (values >= 2**63).any():
+        raise DataError(f"{where}: column {shown(column)!r} holds numbers of more than 63 bits")
+    return values.astype(np.int64, copy=False)  # type: ignore[no-any-return]
+
+
+def real_numbers(table: Any, column: str, where: str) -> NDArray[np.float64]:
+    """A column as float64."""
+    import numpy as np
+
+    return _numbers(table, column, where).astype(np.float64, copy=False)  # type: ignore[no-any-return]
+
+
+def _numbers(table: Any, column: str, where: str) -> Any:
+    """As they lie in memory: to have pyarrow convert them is to load pandas."""
+    import numpy as np
+    import pyarrow as pa
+
+    out = []
+    for chunk in table.column(column).chunks:
+        found = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
+        kind = found.type
+        if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
+            raise DataError(f"{where}: column {shown(column)!r} holds {shown(kind)}, where numbers are expected")
+        if found.null_count:
+            raise DataError(
+                f"{where}: column {shown(column)!r} has {found.null_count:,} nulls, where each episode has a number"
+            )
+        letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
+        values = np.frombuffer(found.buffers()[1] or b"", dtype=f"{letter}{kind.bit_width // 8}")
+        out.append(values[found.offset : found.offset + len(found)])
+    return np.concatenate(out) if out else np.zeros(0, dtype=np.int64)

@@ -1,0 +1,219 @@
+"""Where an episode's rows lie in the data files, and the rows by columns.
+
+The metadata says which file; where it is wrong, as in public data sets it may be, the other files are searched. Rows
+that no episode in the metadata owns are never given out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import DataError, shown
+from headrace.fetch.cache import ShardCache
+from headrace.fetch.leases import Lease
+from headrace.fetch.parquet import ParquetReader
+from headrace.fetch.plan import Chunk
+from headrace.lerobot.columns import Column, column_of, numbers_of
+
+if TYPE_CHECKING:
+    from headrace.lerobot.meta import Meta
+
+WHOLE_BYTES = 8 << 20
+"""A remote data file up to this size is fetched whole; of a larger one only the row groups that are needed..."""
+RANGE_SHARE = 4
+"""...as long as those of an episode are no more than 1/4 of the file."""
+KEPT_BYTES = 256 << 20
+"""Row groups that several episodes share are kept, decoded, up to so many bytes."""
+
+
+class Tables:
+    """The tabular rows of episodes. Several threads may ask at once."""
+
+    def __init__(self, meta: Meta, cache: ShardCache) -> None:
+        self._meta, self._cache = meta, cache
+        self._files: dict[str, DataFile] = {}
+        self._lock = threading.Lock()
+        self._kept = KeptGroups()
+        self._moved: dict[int, str] = {}
+        """Episodes that lie in another file than the metadata says."""
+
+    def read(self, number: int) -> dict[str, Column]:
+        """The rows of the episode at place `number` in the metadata."""
+        episodes = self._meta.episodes
+        name, index = self._file_of(number), int(episodes.index[number])
+        first, length = int(episodes.first[number]), int(episodes.length[number])
+        found = self._file(name).rows(index, first, length)
+        where = f"{self._meta.root.name}, {shown(name)}, episode {index}"
+        if found.num_rows != length:
+            raise DataError(
+                f"{where}: {found.num_rows} rows were found, where meta/episodes says {length}; mend the metadata, or "
+                f"leave the episode out with episodes="
+            )
+        own = {f.name: f for f in self._meta.info.features.values() if not f.is_video}
+        return {key: column_of(found.column(key).chunk(0), feature, where) for key, feature in own.items()}
+
+    def close(self) -> None:
+        with self._lock:
+            files, self._files = list(self._files.values()), {}
+        for file in files:
+            file.close()
+
+    def _file_of(self, number: int) -> str:
+        episodes, info = self._meta.episodes, self._meta.info
+        index = int(episodes.index[number])
+        said = info.data_file(int(episodes.data_chunk[number]), int(episodes.data_file[number]))
+        name = self._moved.get(number, said)
+        if self._meta.root.has(name) and self._file(name).may_have(index):
+            return name
+        for other in self._data_files():
+            if other != said and self._file(other).may_have(index):
+                self._moved[number] = other
+                return other
+        raise DataError(
+            f"{self._meta.root.name}: episode {index} should be in {shown(said)}, and is in none of the data files; "
+            f"mend the data set, or leave the episode out with episodes="
+        )
+
+    def _data_files(self) -> list[str]:
+        paths = self._meta.root.paths()
+        return sorted(path for path in paths if path.startswith("data/") and path.endswith(".parquet"))
+
+    def _file(self, name: str) -> DataFile:
+        with self._lock:
+            if name not in self._files:
+                columns = [f.name for f in self._meta.info.features.values() if not f.is_video]
+                self._files[name] = DataFile(self._meta, name, columns, self._cache, self._kept)
+            return self._files[name]
+
+
+class KeptGroups:
+    """Row groups that have more than one episode, for the next of them; those unused for longest go first."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, int]) -> Any:
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def keep(self, key: tuple[str, int], batch: Any) -> None:
+        with self._lock:
+            self._found[key] = batch
+            while sum(one.nbytes for one in self._found.values()) > KEPT_BYTES:
+                self._found.popitem(last=False)
+
+
+class DataFile:
+    """One parquet file of episodes."""
+
+    def __init__(self, meta: Meta, name: str, columns: list[str], cache: ShardCache, kept: KeptGroups) -> None:
+        self._name, self._columns, self._cache, self._kept = name, columns, cache, kept
+        self._shard = meta.root.shard(name)
+        self._lock = threading.Lock()
+        self._reader: ParquetReader | None = None
+        self._lease: Lease | None = None
+        self._by_range = False
+        self._rows: list[int] = []
+        self._bounds: list[tuple[int, int] | None] = []
+
+    def may_have(self, episode: int) -> bool:
+        """Whether the footer lets an episode be in here. Where it does not say, the rows are looked at."""
+        with self._lock:
+            self._opened()
+            groups = self._groups(episode)
+            if all(self._bounds[g] is not None for g in groups):
+                return bool(groups)
+            return bool(self._selected(groups, episode, None).num_rows)
+
+    def rows(self, episode: int, first: int, length: int) -> Any:
+        """Its rows, as one Arrow table; those whose `index` the metadata names, where there are others too."""
+        with self._lock:
+            self._opened()
+            groups = self._groups(episode)
+            self._fetch_if_large(groups)
+            found = self._selected(groups, episode, None)
+            if found.num_rows > length:
+                found = self._selected(groups, episode, (first, first + length))
+            return found
+
+    def close(self) -> None:
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+            if self._lease is not None:
+                with suppress(OSError):
+                    self._lease.release()
+            self._reader = self._lease = None
+
+    def _groups(self, episode: int) -> list[int]:
+        """The row groups that may have rows of it."""
+        return [g for g, b in enumerate(self._bounds) if self._rows[g] and (b is None or b[0] <= episode <= b[1])]
+
+    def _opened(self) -> ParquetReader:
+        if self._reader is None:
+            remote = self._shard.origin.local_path(self._shard) is None
+            self._by_range = remote and self._shard.size > WHOLE_BYTES
+            self._open()
+        assert self._reader is not None
+        return self._reader
+
+    def _open(self) -> None:
+        path = None
+        if not self._by_range:
+            self._lease = self._cache.acquire(self._shard)
+            path = self._lease.path
+        reader = ParquetReader(self._shard, path, None)
+        lost = [name for name in [*self._columns, "episode_index", "index"] if name not in reader.names]
+        if lost:
+            reader.close()
+            raise DataError(f"{self._shard} has no column {shown(lost[0])!r}, which meta/info.json declares")
+        reader.only(self._columns)
+        self._reader, self._rows = reader, reader.group_rows()
+        self._bounds = reader.bounds("episode_index")
+
+    def _fetch_if_large(self, groups: list[int]) -> None:
+        """Fetch the whole file where an episode's row groups are a large part of it."""
+        reader = self._opened()
+        if self._by_range and RANGE_SHARE * sum(map(reader.group_bytes, groups)) > self._shard.size:
+            reader.close()
+            self._by_range = False
+            self._open()
+
+    def _selected(self, groups: list[int], episode: int, index: tuple[int, int] | None) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        parts = []
+        for group in groups:
+            batch = self._group(group, keep=self._bounds[group] != (episode, episode))
+            own = _whole_numbers(batch.column("episode_index")) == episode
+            if index is not None:
+                numbers = _whole_numbers(batch.column("index"))
+                own &= (numbers >= index[0]) & (numbers < index[1])
+            rows = np.flatnonzero(own)
+            if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+                parts.append(batch.slice(int(rows[0]), len(rows)))
+            elif len(rows):
+                parts.append(batch.filter(pa.array(own.tolist())))
+        table = pa.Table.from_batches(parts, schema=parts[0].schema if parts else pa.schema([]))
+        return table.combine_chunks()
+
+    def _group(self, group: int, *, keep: bool) -> Any:
+        found = self._kept.get((self._name, group))
+        if found is None:
+            found = self._opened().read(Chunk(0, self._rows[group], 0, group, 0, 0, 0))
+            if keep:
+                self._kept.keep((self._name, group), found)
+        return found
+
+
+def _whole_numbers(column: Any) -> Any:
+    import numpy as np
+
+    return numbers_of(column.cast("int64"), np.int64)

@@ -1,0 +1,240 @@
+"""`lerobot:` as one more source: loaded, mixed with others, from folders and from the Hub."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from robots import EPISODES, NUM_FRAMES, SMALL, assert_same, numbers, small_set
+from torch.utils.data import DataLoader
+
+import headrace
+from headrace import Frames, Part, Recipe, Source, StreamingLeRobotDataset
+from headrace.errors import SpecError
+from headrace.mix.describe import Mix
+from headrace.testing import Camera, LocalHub, MapStyleRobotDataset, write_parquet, write_robot_dataset
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_set(tmp_path_factory.mktemp("robots") / "set")
+
+
+def test_a_spec_is_loaded_in_batches(folder: Path, tmp_path: Path) -> None:
+    with headrace.load(f"lerobot:{folder}", batch_size=5, cache_dir=tmp_path) as loader:
+        assert len(loader) == 10
+        seen = [number for batch in loader for number in batch["index"].tolist()]
+        assert sorted(seen) == list(range(NUM_FRAMES))
+        again = [number for batch in loader for number in batch["index"].tolist()]
+    assert sorted(again) == sorted(seen)
+    assert again != seen
+
+
+def test_two_robots_are_mixed_by_weight_with_their_own_names_and_statistics(folder: Path, tmp_path: Path) -> None:
+    other = write_robot_dataset(
+        tmp_path / "other", episodes=[8, 9], fps=5, cameras={"cam": next(iter(SMALL.values()))}, seed=3
+    )
+    camera = "observation.images.top"
+    parts = [
+        Part(
+            source=Source(kind="lerobot", path=str(folder), frames=Frames(normalize={"action": "mean_std"})),
+            name="first",
+            weight=3,
+        ),
+        Part(
+            source=Source(
+                kind="lerobot",
+                path=str(other),
+                frames=Frames(rename={"cam": camera}, normalize={"action": "min_max"}, delta_timestamps={"cam": [0.0]}),
+            ),
+            name="second",
+            weight=1,
+        ),
+    ]
+    recipe = Recipe(parts=tuple(parts), mix=Mix(stop="loop"), batch_size=8)
+    assert Recipe.from_yaml(recipe.to_yaml()) == recipe
+    counts: dict[str, int] = {}
+    with headrace.load(recipe, cache_dir=tmp_path / "cache") as loader:
+        for n, batch in enumerate(loader):
+            for address in batch.addresses:
+                counts[address.source] = counts.get(address.source, 0) + 1
+            assert batch[camera].shape == (8, 3, 32, 64)
+            assert "cam" not in batch
+            if n == 9:
+                break
+    assert counts == {f"lerobot:{folder}": 60, f"lerobot:{other}": 20}
+
+
+def test_values_are_scaled_by_the_set_s_own_statistics(folder: Path, tmp_path: Path) -> None:
+    plain = {int(item["index"]): item for item in StreamingLeRobotDataset("r", root=folder, cache_dir=tmp_path)}
+    source = Source(kind="lerobot", path=str(folder), frames=Frames(normalize={"action": "mean_std"}))
+    with headrace.load(source, batch_size=NUM_FRAMES, cache_dir=tmp_path) as loader:
+        batch = next(iter(loader))
+    raw = torch.stack([plain[number]["action"] for number in batch["index"].tolist()])
+    stats = StreamingLeRobotDataset("r", root=folder, cache_dir=tmp_path).meta.stats["action"]
+    mean, std = (torch.tensor(stats[name], dtype=torch.float32) for name in ("mean", "std"))
+    assert torch.allclose(batch["action"], (raw - mean) / std)
+    assert torch.allclose(batch["action"].mean(0), torch.zeros(raw.shape[1]), atol=0.2)
+
+
+def test_robots_and_rows_of_other_kinds_share_a_batch(folder: Path, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "rows", [[20]])
+    with headrace.load([f"lerobot:{folder}", f"parquet:{tmp_path}/rows/*.parquet"], cache_dir=tmp_path) as loader:
+        batch = next(iter(loader))
+        kinds = {address.source.partition(":")[0] for address in batch.addresses}
+        assert kinds == {"lerobot", "parquet"}
+        assert isinstance(batch["action"], list)
+        assert any(value is None for value in batch["action"])
+        total = len(batch.addresses) + sum(len(one.addresses) for one in loader if not one.pad)
+    assert total >= NUM_FRAMES
+
+
+def test_frames_are_not_tokenized(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="not tokenized"):
+        next(iter(headrace.load(f"lerobot:{folder}", seq_len=16, cache_dir=tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["nothing", "task"])
+def test_names_and_statistics_that_are_not_there_are_said(folder: Path, tmp_path: Path, name: str) -> None:
+    for frames in (Frames(rename={name: "x"}), Frames(normalize={name: "min_max"})):
+        with pytest.raises(SpecError, match=name):
+            next(iter(headrace.load(Source(kind="lerobot", path=str(folder), frames=frames), cache_dir=tmp_path)))
+
+
+# --- from the Hub
+
+
+@pytest.fixture
+def served(hub: LocalHub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
+    hub.push("org/robot", folder)
+    hub.push("org/robot", folder, branch="refs/tags/v3.0")
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    return hub
+
+
+def test_the_hub_gives_the_same_items(served: LocalHub, folder: Path, tmp_path: Path) -> None:
+    wanted = MapStyleRobotDataset(folder)
+    found = list(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, episode_pool_size=2))
+    assert sorted(numbers(found)) == list(range(NUM_FRAMES))
+    for item in found:
+        assert_same(item, wanted[int(item["index"])])
+
+
+def test_the_order_does_not_depend_on_where_the_data_lies(served: LocalHub, folder: Path, tmp_path: Path) -> None:
+    remote = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path)
+    local = StreamingLeRobotDataset("org/robot", root=folder, cache_dir=tmp_path)
+    assert numbers(remote) == numbers(local)
+
+
+def test_what_was_fetched_is_removed_or_kept(served: LocalHub, tmp_path: Path) -> None:
+    def files(root: Path) -> list[Path]:
+        found = [path for path in root.rglob("*") if path.is_file() and "meta" not in path.parts]
+        return [path for path in found if path.name.endswith((".mp4", ".parquet"))]
+
+    list(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path / "a"))
+    assert files(tmp_path / "a") == []
+    list(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path / "b", streaming=False))
+    kept = files(tmp_path / "b")
+    assert any(path.name.endswith(".mp4") for path in kept)
+    before = fetches(served)
+    list(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path / "b", streaming=False))
+    assert fetches(served) == before, "the second run has all it needs"
+    list(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path / "b", streaming=False, force_cache_sync=True))
+    assert fetches(served) > before, "a forced one fetches anew"
+
+
+def test_without_a_network_what_was_kept_is_enough(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalHub() as hub:
+        hub.push("org/robot", folder, branch="refs/tags/v3.0")
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        wanted = list(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, streaming=False))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = list(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, streaming=False))
+    assert len(found) == NUM_FRAMES
+    for item, other in zip(found, wanted, strict=True):
+        assert_same(item, other)
+
+
+def fetches(hub: LocalHub) -> int:
+    return sum(hub.count(method="GET", path=f"*file-00{i}.mp4") for i in range(3))
+
+
+def test_without_prefetch_only_what_is_given_is_read(served: LocalHub, tmp_path: Path) -> None:
+    data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, prefetch_videos=False)
+    next(iter(data))
+    stats: dict[str, Any] = data.stats()
+    assert stats["frames_decoded"] == 1
+
+
+def test_workers_share_the_cache(served: LocalHub, tmp_path: Path) -> None:
+    loader: Any = DataLoader(StreamingLeRobotDataset("org/robot", cache_dir=tmp_path), batch_size=4, num_workers=2)
+    for _ in range(2):
+        assert sorted(n for batch in loader for n in batch["index"].tolist()) == list(range(NUM_FRAMES))
+
+
+def test_few_episodes_for_many_consumers_are_warned_of(folder: Path, tmp_path: Path) -> None:
+    data = StreamingLeRobotDataset("r", root=folder, rank=0, world_size=len(EPISODES) + 1, cache_dir=tmp_path)
+    with pytest.warns(UserWarning, match="an episode is never cut"):
+        list(data)
+
+
+# --- what it holds
+
+
+@pytest.mark.parametrize("where", ["folder", "hub"])
+def test_workers_start_while_this_process_reads(served: LocalHub, folder: Path, tmp_path: Path, where: str) -> None:
+    """What is open here is not used by those who are forked from here, and not let go by them."""
+    wanted = MapStyleRobotDataset(folder)
+    place: dict[str, Any] = {"root": folder} if where == "folder" else {}
+    data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, episode_pool_size=2, **place)
+    here = iter(data)
+    mine = [next(here) for _ in range(10)]
+    loader: Any = DataLoader(data, batch_size=None, num_workers=2)
+    theirs = iter(loader)
+    found = []
+    for item in theirs:
+        found.append(item)
+        mine += [one for one in [next(here, None)] if one is not None]
+    mine += list(here)
+    for items in (mine, found):
+        assert sorted(numbers(items)) == list(range(NUM_FRAMES))
+        for item in items:
+            assert_same(item, wanted[int(item["index"])])
+
+
+def test_a_pool_of_many_episodes_takes_as_much_memory_as_their_numbers(tmp_path: Path) -> None:
+    """64 episodes of 60 frames of 128 x 128 pixels would be 755 MB, decoded."""
+    camera = Camera(height=128, width=128, codec="h264", episodes_per_file=16)
+    wide = write_robot_dataset(tmp_path / "set", episodes=[60] * 64, cameras={"observation.images.top": camera})
+    data = StreamingLeRobotDataset("r", root=wide, episode_pool_size=64, cache_dir=tmp_path)
+    items = iter(data)
+    next(items)
+    before = resident_mib()
+    for _ in range(640):
+        next(items)
+    assert resident_mib() - before < 40
+    assert data.stats()["frames_decoded"] == 641
+
+
+def test_nothing_stays_open_after_an_epoch_or_a_break(served: LocalHub, tmp_path: Path) -> None:
+    data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path)
+    list(data)
+    gc.collect()
+    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    for n, _ in enumerate(data):
+        if n == 20:
+            break
+    list(data)
+    gc.collect()
+    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
+
+
+def resident_mib() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Rss:")) / 1024
