@@ -4,12 +4,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH := .venv-bench
 
-.PHONY: demo test venv lint unit bench clean
+.PHONY: demo test tools venv lint unit bench mutants faults chaos clean
 
 demo: venv  ## the main job: train a small model, be killed, resume; two loss curves that lie on each other
 	$(BIN)/headrace demo
 
-test: venv lint unit  ## lint, then every test
+test: venv tools lint unit  ## lint, then every test
+
+tools:  ## what some tests need beside Python: strace kills at system calls, unshare makes small disks
+	@command -v strace > /dev/null && command -v unshare > /dev/null \
+	|| { apt-get update -qq && apt-get install -y -qq --no-install-recommends strace util-linux; } > /dev/null 2>&1 \
+	|| echo "strace or unshare is missing and could not be installed; the tests that need them will say so"
 
 venv: $(STAMP)  ## the environment alone
 
@@ -27,12 +32,23 @@ lint: venv
 unit: venv
 	$(BIN)/python -m pytest
 
+mutants: venv  ## plants bugs that loaders have had in a copy of the tree, one at a time; each must turn a test red
+	$(BIN)/python tests/trust/plant.py
+
+faults: venv  ## the tests of docs/reliability with many more repetitions, inputs and random walks; about an hour
+	HEADRACE_FUZZ=40 HEADRACE_MACHINES=20 HEADRACE_FAULTS=10 $(BIN)/python -m pytest tests/trust tests/faults
+	$(BIN)/python -m pytest tests/test_crash_points.py tests/test_processes.py tests/test_worker_death.py tests/test_cache_shared.py
+
+chaos: venv tools  ## 1,000 kills of real runs, all recipes, about two hours; ARGS="--seed 7 --run 12" for one of them again
+	$(BIN)/python tests/chaos/chaos.py $(or $(ARGS),--kills 1000 --report docs/reliability/chaos.json --summary docs/reliability/chaos.md)
+
 bench: $(BENCH)/.installed  ## speed against the peers and the physical limit; writes benchmarks/results
 	$(BENCH)/bin/python benchmarks/rows.py
 	$(BENCH)/bin/python benchmarks/shuffle.py
 	$(BENCH)/bin/python benchmarks/tokens.py
 	$(BENCH)/bin/python benchmarks/resume.py
 	$(BENCH)/bin/python benchmarks/images.py
+	$(BENCH)/bin/python benchmarks/robot.py
 
 # The peers get an environment of their own: they bring packages along that the product must not see.
 $(BENCH)/.installed: pyproject.toml constraints.txt

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import av
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from robots import CAMERAS, EPISODES, FPS, NUM_FRAMES, assert_same, numbers, small_set
@@ -168,6 +171,15 @@ def test_missing_frames_are_said_with_file_episode_and_frame(tmp_path: Path) -> 
     assert len(list(stream(folder, tmp_path, episodes=[0, 1, 2, 3, 4]))) == sum(EPISODES[:5])
 
 
+def test_a_frame_of_the_next_episode_is_never_given_for_a_missing_one(tmp_path: Path) -> None:
+    folder = small_set(tmp_path / "set", dirt=Dirt(missing_frames={3: 2}))
+    with pytest.raises(DataError, match=r"episode 3, frame 7.*file-002.mp4.*another one begins after 7"):
+        list(stream(folder, tmp_path, shuffle=False))
+    with pytest.raises(DataError, match="another one begins after 7"):
+        list(stream(folder, tmp_path, shuffle=False, episodes=[3]))
+    assert len(list(stream(folder, tmp_path, episodes=[0, 1, 2, 4, 5]))) == NUM_FRAMES - EPISODES[3]
+
+
 def _cut(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 2 // 3])
@@ -203,6 +215,40 @@ def test_a_video_of_another_rate_is_said_with_its_distance(tmp_path: Path) -> No
     info.write_text(info.read_text().replace('"fps": 10', '"fps": 11'))
     with pytest.raises(DataError, match=r"frame \d+ of the video is shown"):
         list(stream(folder, tmp_path, shuffle=False))
+
+
+def test_a_video_with_a_gap_between_episodes_is_read_by_the_times_it_says(tmp_path: Path) -> None:
+    """Files that were put together of many have such gaps, and meta/episodes says where each episode really begins."""
+    camera = Camera(height=48, width=64, codec="h264", episodes_per_file=3)
+    folder = small_set(tmp_path / "set", cameras={"observation.images.top": camera})
+    wanted = MapStyleRobotDataset(folder)
+    items = [wanted[i] for i in range(len(wanted))]
+    path = folder / "videos/observation.images.top/chunk-000/file-000.mp4"
+    starts = [0.0, EPISODES[0] / FPS + 0.06, (EPISODES[0] + EPISODES[1]) / FPS + 0.12]
+    shifted = tmp_path / "shifted.mp4"
+    with av.open(str(path)) as old, av.open(str(shifted), "w") as new:
+        stream_in = old.streams.video[0]
+        stream_out = new.add_stream_from_template(stream_in)
+        unit = float(stream_in.time_base or 0)
+        for packet in old.demux(stream_in):
+            if packet.pts is None or packet.dts is None:
+                continue
+            frame = round(packet.pts * unit * FPS)
+            late = 0.0 if frame < EPISODES[0] else 0.06 if frame < EPISODES[0] + EPISODES[1] else 0.12
+            packet.pts += round(late / unit)
+            packet.dts += round(late / unit)
+            packet.stream = stream_out
+            new.mux(packet)
+    shifted.replace(path)
+    meta = folder / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(meta)
+    name = "videos/observation.images.top/from_timestamp"
+    values = [*starts, *table.column(name).to_pylist()[3:]]
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(values)), meta)
+    found = list(stream(folder, tmp_path))
+    assert len(found) == NUM_FRAMES
+    for item in found:
+        assert_same(item, items[int(item["index"])])
 
 
 def test_a_missing_video_is_said(tmp_path: Path) -> None:

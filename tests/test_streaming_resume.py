@@ -11,13 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from streaming import Memory, World, named
 from torch.utils.data import DataLoader
 
 from headrace import collate_fn, files, merge_states
-from headrace.errors import StateError
+from headrace.errors import DataError, StateError
+from headrace.make.prepare import Ready
+from headrace.make.sample import Sample
+from headrace.mix.turns import Pick
+from headrace.sequence.samples import Faults, SampleBatcher
 from headrace.serve.loader import Loader
 from headrace.serve.streaming import TrueStreamingDataset
 
@@ -210,6 +215,40 @@ def test_lanes_that_are_over_before_the_others_resume_in_the_middle_of_a_row(wor
         again.load_state_dict(state)
         rest = [whole(batch) for _ in range(2 - state["epoch"]) for batch in again]
         assert given + rest == full, cut
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4])
+def test_decoding_side_by_side_makes_no_difference(world: World, batch_size: int) -> None:
+    """Neither to what comes, nor to any state on the way."""
+    runs = []
+    for threads in (1, 3):
+        with world.make(decode_threads=threads, **MIXED).loader(batch_size=batch_size, lanes=2) as loader:
+            runs.append([(whole(batch), loader.state_dict()["lanes"]) for _ in range(2) for batch in loader])
+    assert runs[0] == runs[1]
+    assert len(runs[0]) > 3
+
+
+def test_a_bad_sample_among_those_decoded_side_by_side_comes_at_its_turn() -> None:
+    """What comes before it in its batch is there at the next try; it is named, and never taken for the end."""
+    calls = []
+
+    def finish(row: Ready, sub: int) -> dict[str, Any]:
+        calls.append(row.position)
+        if row.position == 2 and calls.count(2) == 1:
+            raise DataError("row 2 is broken")
+        return {"n": row.position}
+
+    rows = iter([Ready(0, 0, i, "shard", i, [Sample(np.zeros(1, np.int32))]) for i in range(6)])
+    batcher = SampleBatcher(4, 1, 8, finish, Faults(), lambda pick: None, threads=2)
+
+    def take() -> Pick | None:
+        return next((Pick(row, 0) for row in rows), None)
+
+    with pytest.raises(DataError, match="row 2 is broken"):
+        batcher.make(take, 0)
+    assert [item.made["n"] for item in batcher.make(take, 0)] == [0, 1, 2, 3]
+    assert [item.made["n"] for item in batcher.make(take, 0)] == [4, 5]
+    assert batcher.make(take, 0) == []
 
 
 def test_workers_make_no_difference(world: World) -> None:

@@ -93,13 +93,13 @@ class ShardCache:
         if local is not None:
             return Lease(local)
         for place in self._places(shard):
-            if self._looks_right(shard, place):
+            if self.looks_right(shard, place):
                 self._prepare(place)
                 try:
                     lease = self._lease(place)
                 except OSError:
                     return None  # a disk that takes no lease: `acquire` knows what to do then
-                if not self._leases.is_being_removed(self._key(place)) and self._looks_right(shard, place):
+                if not self._leases.is_being_removed(self._key(place)) and self.looks_right(shard, place):
                     sidecar.touch(place)
                     return lease
                 lease.release(keep=True)
@@ -161,7 +161,7 @@ class ShardCache:
             except OSError as again:
                 error = again
         place = self.path_of(shard)
-        if error.errno == errno.EROFS and self._looks_right(shard, place):
+        if error.errno == errno.EROFS and self.looks_right(shard, place):
             return Lease(place)
         raise explained(error, shard, place) from error
 
@@ -242,7 +242,8 @@ class ShardCache:
 
     # --- the file
 
-    def _looks_right(self, shard: Shard, place: Path) -> bool:
+    def looks_right(self, shard: Shard, place: Path) -> bool:
+        """Whether the file is there, and has not been touched since it was last known to be right."""
         found, there = sidecar.read(place, self._files), _lstat(place)
         return (
             found is not None
@@ -256,7 +257,7 @@ class ShardCache:
 
     def _provide(self, shard: Shard, place: Path, found: Sidecar) -> bool:
         """See that the file is there and right. False: this place cannot be used after all."""
-        if self._looks_right(shard, place):
+        if self.looks_right(shard, place):
             return True
         lock = self._leases.lock(self._key(place))
         try:
@@ -279,7 +280,7 @@ class ShardCache:
         last, since = -1, time.monotonic()
         while True:
             taken = lock.take()
-            if self._looks_right(shard, place):
+            if self.looks_right(shard, place):
                 return False
             if taken is not False:
                 return True

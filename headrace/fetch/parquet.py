@@ -34,10 +34,12 @@ class ParquetReader:
         self._pages: Any = None
         self._leaves: list[tuple[int, Leaf]] = []
         self._dictionaries: list[str] = []
-        self._users: PlainFile | None = None
-        """A file of the user's is held open beside pyarrow, to notice when it is written to."""
+        self._plain: PlainFile | None = None
+        """A file is held open beside pyarrow, to notice when it is written to."""
         if isinstance(shard.origin, LocalOrigin):
-            self._users = open_listed(shard)
+            self._plain = open_listed(shard)
+        elif path is not None:
+            self._plain = PlainFile(path, label=str(shard))
         try:
             self._file = self._open_checked()
         except BaseException:
@@ -92,9 +94,9 @@ class ParquetReader:
                 raise cause from None
             if isinstance(error, HeadraceError) or not isinstance(error, _arrow_errors()):
                 raise
-            self._check_users()
+            self._check_plain()
             raise self._explained(chunk.group, error) from error
-        self._check_users()
+        self._check_plain()
         if batch.num_rows != chunk.rows:
             at = _offset(self._file.metadata, chunk.group, 0)
             raise DataError(
@@ -111,12 +113,12 @@ class ParquetReader:
         self._let_go()
 
     def _let_go(self) -> None:
-        if self._users is not None:
-            self._users.close()
+        if self._plain is not None:
+            self._plain.close()
 
-    def _check_users(self) -> None:
-        if self._users is not None:
-            self._users.check_content()
+    def _check_plain(self) -> None:
+        if self._plain is not None:
+            self._plain.check_content()
 
     def _open_checked(self) -> Any:
         """The file, once its footer is known to be sound."""
@@ -135,7 +137,7 @@ class ParquetReader:
         except HeadraceError:
             raise
         except _arrow_errors() as error:
-            self._check_users()
+            self._check_plain()
             raise DataError(f"{shard}: its footer cannot be read: {said(error)}; it is damaged: {AGAIN}") from error
         return file
 
@@ -148,7 +150,7 @@ class ParquetReader:
             self._ranges = _RangeFile(self.shard)
             source = pa.PythonFile(self._ranges, mode="r")
         else:
-            source = pa.OSFile(os.fsencode(self._users.open_path if self._users is not None else self._path))
+            source = pa.OSFile(os.fsencode(self._plain.open_path if self._plain is not None else self._path))
         return pq.ParquetFile(
             source,
             metadata=meta,

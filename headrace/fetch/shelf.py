@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Index
 from headrace.catalog.lines import LineIndex
-from headrace.errors import Changed, shown
+from headrace.errors import Changed, DataError, HeadraceError, NotFound, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.lines import LineReader
 from headrace.fetch.parquet import ParquetReader
@@ -22,6 +23,8 @@ from headrace.run import Run
 
 if TYPE_CHECKING:
     from headrace.rng import I64
+
+log = logging.getLogger(__name__)
 
 RANGE_SHARE = 4
 """A row group is read by range, while its shard downloads, if it is no more than 1/4 of the shard."""
@@ -92,7 +95,40 @@ class Shelf:
 
     def _read(self, chunk: Chunk) -> Any:
         if chunk.shard not in self._readers and self._pays_by_range(chunk):
+            return self._read_by_range(chunk)
+        try:
+            return self._read_whole(chunk)
+        except HeadraceError as error:
+            if not self._is_harmed(chunk.shard, error):
+                raise
+        self._fetch_again(chunk.shard)
+        return self._read_whole(chunk)
+
+    def _read_by_range(self, chunk: Chunk) -> Any:
+        try:
             return self._range_reader(chunk.shard).read(chunk)
+        except DataError as error:
+            # No hash goes with a range. It is asked for again; where there is room, with all of its shard.
+            log.warning("%s; once more", error)
+        if chunk.shard in self._by_range:
+            self._by_range.pop(chunk.shard).close()
+        return self._range_reader(chunk.shard).read(chunk) if self._never_whole else self._read_whole(chunk)
+
+    def _is_harmed(self, number: int, error: HeadraceError) -> bool:
+        """Whether an error comes from what became of a file of ours since it was fetched."""
+        shard = self.index.listing.shard(number)
+        if self._prefetch is None or not isinstance(error, DataError | Changed | NotFound):
+            return False
+        return not self._cache.looks_right(shard, self._prefetch.wait_for(shard))
+
+    def _fetch_again(self, number: int) -> None:
+        """Let go of a shard, as it is now; whoever takes it up looks at it closely."""
+        assert self._prefetch is not None
+        if number in self._readers:
+            self._readers.pop(number).close()
+        self._prefetch.release(self.index.listing.shard(number), keep=True)
+
+    def _read_whole(self, chunk: Chunk) -> Any:
         if chunk.shard not in self._readers:
             reader = self._by_range.pop(chunk.shard, None)
             if reader is not None:
@@ -131,8 +167,14 @@ class Shelf:
             return LineReader(
                 text, found, kind=found.kind, column=source.column, label=self.index.listing.label(number)
             )
-        path = Path(shard.path) if self._prefetch is None else self._prefetch.wait_for(shard)
-        return self._parquet_reader(number, path)
+        if self._prefetch is None:
+            return self._parquet_reader(number, Path(shard.path))
+        path = self._prefetch.wait_for(shard)
+        reader = self._parquet_reader(number, path)
+        if not self._cache.looks_right(shard, path):  # from here on the reader sees for itself that nobody writes to it
+            reader.close()
+            raise Changed(f"{shard}: its file {shown(path)} is not what was fetched")
+        return reader
 
     def _parquet_reader(self, number: int, path: Path | None) -> ParquetReader:
         shard, found = self.index.listing.shard(number), self.index.shard(number)

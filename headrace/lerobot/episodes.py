@@ -51,7 +51,9 @@ class Videos(NamedTuple):
 class Episodes:
     """Episodes in the order of their numbers. `index` has the numbers; with gaps in them, a place is not a number."""
 
-    def __init__(self, columns: dict[str, Any], videos: dict[str, Videos], starts: dict[str, Any]) -> None:
+    def __init__(
+        self, columns: dict[str, Any], videos: dict[str, Videos], starts: dict[str, Any], ends: dict[str, Any]
+    ) -> None:
         self.index: I64 = columns["index"]
         self.length: I64 = columns["length"]
         self.first: I64 = columns["first"]
@@ -61,6 +63,8 @@ class Episodes:
         self.videos = videos
         self.starts: dict[str, NDArray[np.float64]] = starts
         """Per camera, the time in the video file at which the episode begins, as it is written."""
+        self.ends: dict[str, NDArray[np.float64]] = ends
+        """...and at which the next one in the file does; infinite for the last."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -100,14 +104,14 @@ class Episodes:
             found = {name: column[order] for name, column in found.items()}
         found = _without_twins(found, where)
         _check_rows(found, info, where)
-        videos, starts = {}, {}
+        videos, starts, ends = {}, {}, {}
         for key in info.video_keys:
             chunk, file, start = (found[f"{key}/{name}"] for name in ("chunk", "file", "start"))
             for name, numbers in (("chunk_index", chunk), ("file_index", file)):
                 _check_number(found["index"], numbers, f"videos/{key}/{name}", where)
             videos[key] = Videos(chunk, file, _first_frames(found["index"], key, start, info.fps, where))
-            starts[key] = start
-        return cls(found, videos, starts)
+            starts[key], ends[key] = start, _ends(chunk, file, start)
+        return cls(found, videos, starts, ends)
 
     def select(self, numbers: Iterable[int]) -> Self:
         """Those with these numbers, in the order of the data set. Numbers of none are left out, with a warning."""
@@ -125,8 +129,8 @@ class Episodes:
         """Those at these places."""
         names = ("index", "length", "first", "data_chunk", "data_file")
         videos = {key: Videos(*(column[places] for column in camera)) for key, camera in self.videos.items()}
-        starts = {key: column[places] for key, column in self.starts.items()}
-        return type(self)({name: getattr(self, name)[places] for name in names}, videos, starts)
+        starts, ends = ({key: column[places] for key, column in one.items()} for one in (self.starts, self.ends))
+        return type(self)({name: getattr(self, name)[places] for name in names}, videos, starts, ends)
 
     def place(self, number: int) -> int:
         """Where the episode with this number is."""
@@ -240,6 +244,17 @@ def _first_frames(index: I64, key: str, start: Any, fps: int, where: str) -> I64
     name = shown(f"videos/{key}/from_timestamp")
     _refuse(bad, index, where, lambda i: f"its {name} is {start[i]}, which is no time in a video")
     return np.asarray(first.astype(np.int64))
+
+
+def _ends(chunk: I64, file: I64, start: Any) -> Any:
+    import numpy as np
+
+    order = np.lexsort((start, file, chunk))
+    here, after = order[:-1], order[1:]
+    same = (chunk[here] == chunk[after]) & (file[here] == file[after])
+    ends = np.full(len(start), np.inf)
+    ends[here[same]] = start[after[same]]
+    return ends
 
 
 def _check_number(index: I64, numbers: I64, column: str, where: str) -> None:

@@ -65,10 +65,14 @@ class Items:
         self._frames = frames
         self._offsets = frame_offsets(frames.delta_timestamps, self._features, self._fps, frames.tolerance_s)
         self._rename = dict(frames.rename)
-        lost = [name for name in self._rename if name not in self._features]
-        if lost:
-            raise SpecError(f"rename: the data set has no feature {shown(lost[0])!r}")
+        _check_names(self._rename, list(self._features), list(self._offsets))
         self._scales = {name: _scale(meta, name, how) for name, how in frames.normalize.items()}
+        cameras = [name for name in self._scales if self._features[name].is_video]
+        if cameras and frames.return_uint8:
+            raise SpecError(
+                f"normalize[{shown(cameras[0])!r}]: statistics of a camera are of values from 0 to 1, and with "
+                f"return_uint8 they go up to 255; leave one of them out"
+            )
 
     def make(self, episode: Episode, row: int) -> dict[str, Any]:
         """The item of one frame, with exactly the keys that LeRobot gives it."""
@@ -127,16 +131,34 @@ class Items:
 
     def _finished(self, item: dict[str, Any]) -> dict[str, Any]:
         for name, (low, span) in self._scales.items():
-            item[name] = (item[name] - low) / span
+            value = item[name]
+            scaled = (value.float() - low) / span
+            item[name] = scaled.reshape(value.shape) if scaled.numel() == value.numel() else scaled
         if self._transforms is not None:
             for name, feature in self._features.items():
                 if (feature.is_image or feature.is_video) and not feature.is_depth:
                     item[name] = self._transforms(item[name])
-        for old, new in self._rename.items():
-            item[new] = item.pop(old)
-            if f"{old}_is_pad" in item:
-                item[f"{new}_is_pad"] = item.pop(f"{old}_is_pad")
-        return item
+        if not self._rename:
+            return item
+        names = self._rename | {f"{old}_is_pad": f"{new}_is_pad" for old, new in self._rename.items()}
+        return {names.get(name, name): value for name, value in item.items()}
+
+
+def _check_names(rename: Mapping[str, str], features: list[str], windows: list[str]) -> None:
+    """That no two values of an item get one name."""
+    lost = [name for name in rename if name not in features]
+    if lost:
+        raise SpecError(f"rename: the data set has no feature {shown(lost[0])!r}")
+    taken = {"task": "task"}
+    for name in features:
+        new = rename.get(name, name)
+        for found in (new, f"{new}_is_pad") if name in windows else (new,):
+            if found in taken:
+                raise SpecError(
+                    f"rename: {shown(name)!r} becomes {shown(found)!r}, and so is {shown(taken[found])!r} called; "
+                    f"give them different names"
+                )
+            taken[found] = name
 
 
 def _scale(meta: Meta, name: str, how: str) -> tuple[torch.Tensor, torch.Tensor]:

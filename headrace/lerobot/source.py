@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.frames import Frames
 from headrace.catalog.source import Source
+from headrace.errors import SpecError, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.plan import Chunk, Coordinate
 from headrace.fetch.sources import cache_of
@@ -113,10 +114,12 @@ class Robot:
         frames = source.frames or Frames()
         if frames.episodes is not None:
             meta = meta.selected(frames.episodes)
+            if not len(meta.episodes):
+                raise SpecError(f"episodes={shown(frames.episodes)}: {shown(source)} has none of them")
         self.source, self.meta, self.run, self.means, self.frames = source, meta, run, means, frames
         self._counts = EpisodeCounts(meta)
-        size = means.decoders or min(MOST_DECODERS, means.pool * max(1, len(meta.info.video_keys)))
-        self.decoders = VideoDecoderCache(size)
+        size = min(MOST_DECODERS, means.pool * max(1, len(meta.info.video_keys)))
+        self.decoders = VideoDecoderCache(size if means.decoders is None else means.decoders)
         self._pid, self._shelves, self._decoded = os.getpid(), 0, 0
         self._video_seconds = 0.0
 
@@ -198,8 +201,9 @@ class Robot:
         self._shelves -= 1
         if self._shelves <= 0:
             self.decoders.clear()
-            now = self.stats()
-            self._decoded, self._video_seconds = now["frames_decoded"], now["video_seconds"]
+            videos = self.__dict__.get("videos")
+            if videos is not None:
+                self._decoded, self._video_seconds = videos.decoded, videos.seconds
             for name in SHARED:
                 found = self.__dict__.pop(name, None)
                 if name in ("files", "tables") and found is not None:

@@ -6,12 +6,15 @@ that no episode in the metadata owns are never given out.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import DataError, shown
+from headrace.errors import DataError, NoSpace, shown
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
 from headrace.fetch.parquet import ParquetReader
@@ -21,10 +24,14 @@ from headrace.lerobot.columns import Column, column_of, numbers_of
 if TYPE_CHECKING:
     from headrace.lerobot.meta import Meta
 
+log = logging.getLogger("headrace")
+
 WHOLE_BYTES = 8 << 20
 """A remote data file up to this size is fetched whole; of a larger one only the row groups that are needed..."""
 RANGE_SHARE = 4
 """...as long as those of an episode are no more than 1/4 of the file."""
+MOST_OPEN = 64
+"""Data files that are open at once; where they lie stays known, and what was fetched of them stays."""
 KEPT_BYTES = 256 << 20
 """Row groups that several episodes share are kept, decoded, up to so many bytes."""
 
@@ -33,8 +40,9 @@ class Tables:
     """The tabular rows of episodes. Several threads may ask at once."""
 
     def __init__(self, meta: Meta, cache: ShardCache) -> None:
-        self._meta, self._cache = meta, cache
-        self._files: dict[str, DataFile] = {}
+        self._meta, self._cache = meta, cache.strict()
+        self._files: OrderedDict[str, DataFile] = OrderedDict()
+        """The one that was used last is last."""
         self._lock = threading.Lock()
         self._kept = KeptGroups()
         self._moved: dict[int, str] = {}
@@ -42,10 +50,8 @@ class Tables:
 
     def read(self, number: int) -> dict[str, Column]:
         """The rows of the episode at place `number` in the metadata."""
-        episodes = self._meta.episodes
-        name, index = self._file_of(number), int(episodes.index[number])
-        first, length = int(episodes.first[number]), int(episodes.length[number])
-        found = self._file(name).rows(index, first, length)
+        index, length = int(self._meta.episodes.index[number]), int(self._meta.episodes.length[number])
+        name, found = self._found(number)
         where = f"{self._meta.root.name}, {shown(name)}, episode {index}"
         if found.num_rows != length:
             raise DataError(
@@ -57,26 +63,35 @@ class Tables:
 
     def close(self) -> None:
         with self._lock:
-            files, self._files = list(self._files.values()), {}
+            files, self._files = list(self._files.values()), OrderedDict()
         for file in files:
             file.close()
 
-    def _file_of(self, number: int) -> str:
+    def _found(self, number: int) -> tuple[str, Any]:
+        """The file that has rows of an episode, and the rows."""
         episodes, info = self._meta.episodes, self._meta.info
-        index = int(episodes.index[number])
+        index, first, length = (int(column[number]) for column in (episodes.index, episodes.first, episodes.length))
         said = info.data_file(int(episodes.data_chunk[number]), int(episodes.data_file[number]))
-        name = self._moved.get(number, said)
-        if self._meta.root.has(name) and self._file(name).may_have(index):
-            return name
-        for other in self._data_files():
-            if other != said and self._file(other).may_have(index):
-                self._moved[number] = other
-                return other
+        likely = self._moved.get(number, said)
+        for name in self._places(likely):
+            if self._file(name).may_have(index):
+                rows = self._file(name).rows(index, first, length)
+                if rows.num_rows:
+                    if name != likely:
+                        self._moved[number] = name
+                    return name, rows
         raise DataError(
             f"{self._meta.root.name}: episode {index} should be in {shown(said)}, and is in none of the data files; "
             f"mend the data set, or leave the episode out with episodes="
         )
 
+    def _places(self, likely: str) -> Iterator[str]:
+        """Where an episode may be; all files are only looked at where it is not in the likely one."""
+        if self._meta.root.has(likely):
+            yield likely
+        yield from self._data_files
+
+    @cached_property
     def _data_files(self) -> list[str]:
         paths = self._meta.root.paths()
         return sorted(path for path in paths if path.startswith("data/") and path.endswith(".parquet"))
@@ -86,7 +101,12 @@ class Tables:
             if name not in self._files:
                 columns = [f.name for f in self._meta.info.features.values() if not f.is_video]
                 self._files[name] = DataFile(self._meta, name, columns, self._cache, self._kept)
-            return self._files[name]
+            self._files.move_to_end(name)
+            found = self._files[name]
+            resting = [file for file in self._files.values() if file.is_open and file is not found]
+        for file in resting[: max(0, len(resting) + 1 - MOST_OPEN)]:
+            file.rest()
+        return found
 
 
 class KeptGroups:
@@ -94,6 +114,8 @@ class KeptGroups:
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self.is_told = False
+        """Whether it was said that there is no room on the disk for files."""
         self._lock = threading.Lock()
 
     def get(self, key: tuple[str, int]) -> Any:
@@ -118,14 +140,25 @@ class DataFile:
         self._lock = threading.Lock()
         self._reader: ParquetReader | None = None
         self._lease: Lease | None = None
-        self._by_range = False
         self._rows: list[int] = []
         self._bounds: list[tuple[int, int] | None] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._reader is not None
+
+    def rest(self) -> None:
+        """Keep nothing open; it is opened again when it is needed."""
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
 
     def may_have(self, episode: int) -> bool:
         """Whether the footer lets an episode be in here. Where it does not say, the rows are looked at."""
         with self._lock:
-            self._opened()
+            if not self._bounds:
+                self._opened()
             groups = self._groups(episode)
             if all(self._bounds[g] is not None for g in groups):
                 return bool(groups)
@@ -158,32 +191,40 @@ class DataFile:
     def _opened(self) -> ParquetReader:
         if self._reader is None:
             remote = self._shard.origin.local_path(self._shard) is None
-            self._by_range = remote and self._shard.size > WHOLE_BYTES
-            self._open()
-        assert self._reader is not None
+            if self._lease is None and not (remote and self._shard.size > WHOLE_BYTES):
+                self._fetch(remote)
+            self._reader = self._open()
         return self._reader
 
-    def _open(self) -> None:
-        path = None
-        if not self._by_range:
+    def _fetch(self, remote: bool) -> None:
+        """Have the whole file here. A remote one that finds no room is read by range."""
+        try:
             self._lease = self._cache.acquire(self._shard)
-            path = self._lease.path
-        reader = ParquetReader(self._shard, path, None)
+        except NoSpace as error:
+            if not remote:
+                raise
+            if not self._kept.is_told:
+                self._kept.is_told = True
+                log.warning("%s; its rows, and those of others that find no room, are read by range", error)
+
+    def _open(self) -> ParquetReader:
+        reader = ParquetReader(self._shard, self._lease.path if self._lease is not None else None, None)
         lost = [name for name in [*self._columns, "episode_index", "index"] if name not in reader.names]
         if lost:
             reader.close()
             raise DataError(f"{self._shard} has no column {shown(lost[0])!r}, which meta/info.json declares")
         reader.only(self._columns)
-        self._reader, self._rows = reader, reader.group_rows()
-        self._bounds = reader.bounds("episode_index")
+        self._rows, self._bounds = reader.group_rows(), reader.bounds("episode_index")
+        return reader
 
     def _fetch_if_large(self, groups: list[int]) -> None:
         """Fetch the whole file where an episode's row groups are a large part of it."""
         reader = self._opened()
-        if self._by_range and RANGE_SHARE * sum(map(reader.group_bytes, groups)) > self._shard.size:
-            reader.close()
-            self._by_range = False
-            self._open()
+        if self._lease is None and RANGE_SHARE * sum(map(reader.group_bytes, groups)) > self._shard.size:
+            self._fetch(remote=True)
+            if self._lease is not None:
+                reader.close()
+                self._reader = None
 
     def _selected(self, groups: list[int], episode: int, index: tuple[int, int] | None) -> Any:
         import numpy as np

@@ -1,4 +1,4 @@
-"""The video frames of episodes, by whole numbers: no second is compared with another but to find a broken file."""
+"""The video frames of episodes: one time says where an episode begins in its file, whole numbers all the rest."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from headrace.lerobot.files import VideoFiles
 from headrace.lerobot.info import Feature
 
 if TYPE_CHECKING:
+    from headrace.fetch.media.mp4 import Track
     from headrace.lerobot.meta import Meta
 
 
 class Videos:
     def __init__(self, meta: Meta, files: VideoFiles, decoders: VideoDecoderCache, tolerance_s: float) -> None:
         self._meta, self._files, self._decoders, self._tolerance_s = meta, files, decoders, tolerance_s
-        self._uneven: dict[str, bool] = {}
-        """Whether frames of a file are not where their number says."""
+        self._in_order: dict[str, bool] = {}
+        """Whether the frames of a file are decoded in the order they are shown."""
         self._paths: dict[tuple[str, int, int], str] = {}
         self.decoded = 0
         """Frames that were decoded and given out."""
@@ -31,16 +32,22 @@ class Videos:
     def pixels(self, number: int, feature: Feature, frames: Sequence[int], place: str) -> list[Any]:
         """Frames of an episode by their numbers in it: each [height, width, 3] of bytes, or the codes of depths."""
         began = time.perf_counter()
-        (path, first), length = self._file(number, feature.name), int(self._meta.episodes.length[number])
+        path, length = self._file(number, feature.name), int(self._meta.episodes.length[number])
+        start, end = (
+            float(one[feature.name][number]) for one in (self._meta.episodes.starts, self._meta.episodes.ends)
+        )
+        if max(frames) >= (end - start) * self._meta.info.fps - 0.5:
+            raise DataError(
+                f"{place}, {shown(path)}: the episode has {length} frames, but in the video another one begins after "
+                f"{round((end - start) * self._meta.info.fps)}; mend the data set, or leave it out with episodes="
+            )
         for frame in frames:
             if not 0 <= frame < length:
                 why = f"frame_index is {frame}, and the episode has {length} frames; mend the data file"
                 raise DataError(f"{place}, {shown(path)}: {why}")
-        wanted = [first + frame for frame in frames]
         try:
             with self._decoders.get_decoder(path, partial(self._reader, path)) as reader:
-                self._check(reader, path, wanted, place)
-                found = reader.frames(wanted)
+                found = reader.frames(self._numbers(reader.track, path, start, frames))
         except DataError as error:
             error.add_note(f"in {place}, {shown(path)}")
             raise
@@ -49,43 +56,44 @@ class Videos:
         pixels = [turned[id(one)] for one in found]
         if len(sizes := {one.shape[:2] for one in pixels}) > 1:
             raise DataError(f"{place}, {shown(path)}: its frames have different sizes: {sorted(sizes)}")
-        self.decoded += len(wanted)
+        self.decoded += len(frames)
         self.seconds += time.perf_counter() - began
         return pixels
 
-    def _file(self, number: int, key: str) -> tuple[str, int]:
-        """The video that an episode's frames are in, and the number of the first."""
-        chunks, files, firsts = self._meta.episodes.videos[key]
+    def _file(self, number: int, key: str) -> str:
+        """The video that an episode's frames are in."""
+        chunks, files, _ = self._meta.episodes.videos[key]
         at = (key, int(chunks[number]), int(files[number]))
         path = self._paths.get(at)
         if path is None:
             path = self._paths[at] = self._meta.info.video_file(*at)
-        return path, int(firsts[number])
+        return path
 
     def _reader(self, path: str) -> FrameReader:
         return FrameReader(self._files.open(path), self._files.track(path))
 
-    def _check(self, reader: FrameReader, path: str, wanted: Sequence[int], place: str) -> None:
-        """That the video has these frames, and shows them when it should."""
-        import numpy as np
-
-        track, fps = reader.track, self._meta.info.fps
-        last = max(wanted)
-        if last >= track.num_frames:
+    def _numbers(self, track: Track, path: str, start: float, frames: Sequence[int]) -> list[int]:
+        """The numbers in the video of an episode's frames. The first is the one that is shown at `start` seconds, or
+        nearest to that: written times drift, and so may those of a video that was put together of many."""
+        fps, scale = self._meta.info.fps, track.timescale
+        if path not in self._in_order:
+            self._in_order[path] = bool((track.order[1:] == track.order[:-1] + 1).all()) and not track.order[0]
+        times = track.times if self._in_order[path] else track.times[track.order]
+        first = int(times.searchsorted(start * scale))
+        if first and (first == track.num_frames or start * scale - times[first - 1] <= times[first] - start * scale):
+            first -= 1
+        wanted = [first + frame for frame in frames]
+        if 2 * fps * (start - times[-1] / scale) > 1 or max(wanted) >= track.num_frames:
             raise DataError(
-                f"{place}, {shown(path)}: frame {last} of the video is wanted, which has {track.num_frames}; it is "
+                f"frame {round(start * fps) + max(frames)} of the video is wanted, which has {track.num_frames}; it is "
                 f"shorter than meta/episodes says; mend the data set, or leave the episode out with episodes="
             )
-        if path not in self._uneven:
-            seconds = track.times[track.order] / track.timescale
-            late = np.abs(seconds - np.arange(track.num_frames) / fps)
-            self._uneven[path] = bool((late > self._tolerance_s).any())
-        if self._uneven[path]:
-            for frame in wanted:
-                off = float(track.times[track.order[frame]] / track.timescale - frame / fps)
-                if abs(off) > self._tolerance_s:
-                    raise DataError(
-                        f"{place}, {shown(path)}: frame {frame} of the video is shown {off:+.6f} s off {frame}/{fps} "
-                        f"s, and tolerance_s is {self._tolerance_s:g}; the video has another rate than meta/info.json "
-                        f"says"
-                    )
+        for frame, number in zip([0, *frames], [first, *wanted], strict=True):
+            origin = start if number == first else times[first] / scale
+            off = float(times[number] / scale - origin - frame / fps)
+            if abs(off) > (0.5 / fps if number == first else self._tolerance_s):
+                raise DataError(
+                    f"frame {number} of the video is shown {off:+.6f} s off its time, and tolerance_s is "
+                    f"{self._tolerance_s:g}; the video has another rate than meta/info.json says, or begins elsewhere"
+                )
+        return wanted

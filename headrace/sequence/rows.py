@@ -30,6 +30,10 @@ class RowBatcher:
         out, self._rows = self._rows, []
         return out
 
+    def put_back(self, rows: Sequence[Ready]) -> None:
+        """They could not be given: they come again."""
+        self._rest.extendleft(reversed(rows))
+
     @property
     def is_empty(self) -> bool:
         return not self._rows and not self._rest

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from headrace.errors import DataError, FetchError, SourceError, SpecError, StateError, shown
 from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
+from headrace.sequence.side_by_side import side_by_side
 from headrace.stage import State
 
 log = logging.getLogger("headrace")
@@ -47,9 +50,10 @@ class SampleBatcher:
         finish: Callable[[Ready, int], dict[str, Any]],
         faults: Faults,
         take_back: Callable[[Pick], None],
+        threads: int = 1,
     ) -> None:
         """`repeat`: so many times in a row each sample is given. `finish`: decodes what a sample has. `take_back`: is
-        told of a sample that could not be given."""
+        told of a sample that could not be given. `threads`: so many samples of a batch are decoded side by side."""
         self._batch, self._repeat, self._max_length = batch_size, repeat, max_length
         self._finish, self._faults, self._take_back = finish, faults, take_back
         self._items: list[Finished] = []
@@ -58,12 +62,24 @@ class SampleBatcher:
         """Samples, and how often each was given."""
         self._made: dict[str, Any] | None = None
         """The first of them, finished: it is given again as it is."""
+        self._threads = threads if faults.policy == "raise" else 1  # what is skipped decides what is taken next
+        self._begun: dict[int, Future[dict[str, Any]]] = {}
+        """Samples of this batch that are being decoded, by the identity of their picks, which wait in `rest`."""
         self.skipped = 0
         self.truncated = 0
         """Samples of which the end did not fit."""
 
     def make(self, take: Callable[[], Any], rounds: int) -> Sequence[Any]:
         """The next `Finished` samples: none when nothing is left."""
+        if self._threads > 1 and self._batch > 1:
+            waiting = self._whole_batch(take)
+            jobs = [partial(self._finish, pick.row, pick.sub) for pick in waiting]
+            with side_by_side(jobs, self._threads) as begun:
+                self._begun = dict(zip(map(id, waiting), begun, strict=True))
+                return self._given(take)
+        return self._given(take)
+
+    def _given(self, take: Callable[[], Any]) -> Sequence[Any]:
         while len(self._items) < self._batch:
             if not self._rest:
                 pick = take()
@@ -74,16 +90,25 @@ class SampleBatcher:
         out, self._items = self._items, []
         return out
 
+    def _whole_batch(self, take: Callable[[], Any]) -> list[Pick]:
+        """Take the samples of a whole batch; those that are still to be decoded."""
+        there = len(self._items) + sum(self._repeat - given for _, given in self._rest)
+        while there < self._batch and (pick := take()) is not None:
+            self._rest.append((pick, 0))
+            there += self._repeat
+        return [pick for pick, _ in self._rest][0 if self._made is None else 1 :]
+
     def only_count(self) -> None:
         """From here on nothing is decoded, where that cannot make a difference to what comes after."""
         if self._faults.policy == "raise":
-            self._made, self._finish = None, lambda row, sub: {}
+            self._made, self._finish, self._threads = None, lambda row, sub: {}, 1
 
     def _one(self, pick: Pick, given: int) -> None:
         """Give the first of the rest once more. It stays there until it was given often enough."""
         if self._made is None:
             try:
-                self._made = self._finish(pick.row, pick.sub)
+                begun = self._begun.pop(id(pick), None)
+                self._made = self._finish(pick.row, pick.sub) if begun is None else begun.result()
             except (DataError, SourceError, FetchError) as error:
                 self._skip(error)
                 self._rest.popleft()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from headrace.errors import StateError, shown
 from headrace.run import Run
 from headrace.serve.pipeline import Pipeline, facts_to
 from headrace.serve.resume import Place
+from headrace.serve.state import canonical
 from headrace.serve.worker import Job, Maker
 from headrace.stage import State
 
@@ -21,6 +23,9 @@ class Start(NamedTuple):
     """Where an epoch begins."""
 
     place: Place
+    """A lane that nothing is known of is empty."""
+    bounds: tuple[int, int]
+    """The rows, since the lanes began, of the lane that has the fewest, and of the one that has the most."""
     first: int = 0
     """The worker that is asked first: a DataLoader always begins with its number 0."""
     job: Job | None = None
@@ -28,52 +33,108 @@ class Start(NamedTuple):
 
 
 class Going:
-    def __init__(self, pipeline: Pipeline, run: Run, place: Place, number: int, workers: int) -> None:
-        lanes, ranks, rank = len(place.lanes), run.world_size, run.rank
-        own = [(place.m + rank + turn * ranks) % lanes for turn in range(number, lanes // ranks, workers)]
-        facts: dict[str, Any] = {"epoch": place.epoch, "lanes": lanes, "ranks": ranks}
-        facts |= {"states": {lane: place.lanes[lane] for lane in own}, "worker": number, "workers": workers}
-        self._set(pipeline, place, Job(number=0, m=place.m + rank, **facts))
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, place: Place, job: Job) -> Going:
-        found = cls.__new__(cls)
-        found._set(pipeline, place, job)
-        return found
-
-    def _set(self, pipeline: Pipeline, place: Place, job: Job) -> None:
-        self.place, self.job = place, job
-        self._maker, self._given = Maker(pipeline, job), False
-        self._rank = pipeline.run.rank
+    def __init__(self, pipeline: Pipeline, start: Start, job: Job, key: str = "") -> None:
+        self.start, self.job, self.key = start, job, key
+        self.is_open = True
+        self._maker, self._extra, self._given = Maker(pipeline, job), 0, False
+        self._begun = False
+        self._rank, self._m = pipeline.run.rank, start.place.m
 
     def next(self) -> dict[str, Any] | None:
-        """None: there is no more."""
+        """None: there is no more. Where one fails, the next call tries the same again."""
+        self._begun = True
         made = self._maker.make(until_over=True, receipt=False)
-        if made is None or made.filling:
+        if made is None:
             return None
+        assert not made.filling, "a lane that has ended is not asked"
         self._given, self._m = True, made.batch.m - self._rank + self.job.ranks
         return dict(made.batch)
 
-    def pass_by(self, count: int) -> int:
-        """Pass over so many; how many there were."""
-        return self._maker.skip(count)[0]
+    @property
+    def is_begun(self) -> bool:
+        """Whether something was asked of it."""
+        return self._begun
+
+    def gave_again(self) -> None:
+        """One more was given in the place of one that is not there."""
+        self._extra, self._given, self._m = self._extra + 1, True, self._m + self.job.ranks
+
+    def wait_for_others(self) -> None:
+        """To the step at which the last of all consumers ends."""
+        self._given, self._m = True, self.start.place.m_plan + self.job.lanes * self.start.bounds[1]
 
     def now(self) -> tuple[Place, list[bytes | None]]:
         """Where we are; and of each lane, where that is known here, its state."""
+        place = self.start.place
         if not self._given:
-            return self.place, list(self.place.lanes)
-        receipts = self._maker.receipts()
-        known = [receipts.get(lane, self.job.states.get(lane)) for lane in range(self.job.lanes)]
-        lanes = [state or b"" for state in known]
-        return replace(self.place, lanes=lanes, m=self._m), known
+            return place, [lane or None for lane in place.lanes]
+        states = self._states()
+        known = [states.get(lane) for lane in range(self.job.lanes)]
+        return replace(place, lanes=[state or b"" for state in known], m=self._m), known
 
     def states(self) -> tuple[int, dict[int, bytes]]:
         """The micro-batch that comes next, and the states of all lanes that are made here."""
-        return self._maker.m, {**self.job.states, **self._maker.receipts()}
+        return self._maker.m, self._states()
+
+    def _states(self) -> dict[int, bytes]:
+        lanes, left = {**self.job.states, **self._maker.receipts()}, self._extra
+        for lane in sorted(lanes) if left else ():
+            state = json.loads(lanes[lane])
+            more = min(left, max(0, self.start.bounds[1] - state["n"]))
+            if more:
+                state |= {"n": state["n"] + more, "z": state["z"] + more, "o": 1}
+                lanes[lane], left = canonical(state), left - more
+        return lanes
 
     def close(self) -> None:
         """Where we are can still be asked."""
+        self.is_open = False
         self._maker.close()
+
+
+def job_of(place: Place, run: Run, number: int, workers: int) -> Job:
+    """What a worker of this rank makes from there on."""
+    lanes, ranks, rank = len(place.lanes), run.world_size, run.rank
+    own = [(place.m + rank + turn * ranks) % lanes for turn in range(number, lanes // ranks, workers)]
+    facts: dict[str, Any] = {"epoch": place.epoch, "lanes": lanes, "ranks": ranks}
+    facts |= {"states": {lane: place.lanes[lane] for lane in own}, "worker": number, "workers": workers}
+    return Job(number=0, m=place.m + rank, **facts)
+
+
+class Items(Iterator[dict[str, Any]]):
+    """Only the end of the data ends it: where an item fails, the next call tries the same again."""
+
+    def __init__(self, going: Going, left: int | None, others: Iterator[Going]) -> None:
+        """`left`: items to give, with those of `others` once there are no more; None: until there are no more."""
+        self._own, self._now, self._left, self._others = going, going, left, others
+
+    def __next__(self) -> dict[str, Any]:
+        if not self._own.is_open and self._now is self._own:
+            raise StopIteration
+        while self._left is None or self._left > 0:
+            item = self._now.next()
+            if item is not None:
+                if self._left is not None:
+                    self._left -= 1
+                if self._now is not self._own:
+                    self._own.gave_again()
+                return item
+            if self._left is None:
+                self._own.wait_for_others()
+                break
+            self._now.close()
+            self._now = next(self._others)
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        for going in (self._now, self._own):
+            if going.is_open:
+                going.close()
+        self._left = 0
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def worker_state(pipeline: Pipeline, going: Going) -> State:
@@ -81,13 +142,15 @@ def worker_state(pipeline: Pipeline, going: Going) -> State:
     m, lanes = going.states()
     texts = json.dumps({str(lane): lanes[lane].decode() for lane in sorted(lanes)})
     job = going.job
+    least, most = going.start.bounds
     whom = {"L": job.lanes, "ranks": job.ranks, "worker": job.worker, "workers": job.workers}
+    whom |= {"least": least, "most": most}
     return {"format": FORMAT, "of": _mark(pipeline), "epoch": job.epoch, "m": m, "lanes": texts, **whom}
 
 
-def worker_job(pipeline: Pipeline, state: State) -> Job:
-    """What a worker makes from such a state on."""
-    numbers = ("epoch", "m", "L", "ranks", "worker", "workers")
+def worker_start(pipeline: Pipeline, state: State) -> Start:
+    """Where a worker goes on from such a state."""
+    numbers = ("epoch", "m", "L", "ranks", "worker", "workers", "least", "most")
     try:
         lanes = {int(lane): one.encode() for lane, one in json.loads(state["lanes"]).items()}
         fits = state["format"] == FORMAT and isinstance(state["of"], str) and bool(lanes)
@@ -113,7 +176,8 @@ def worker_job(pipeline: Pipeline, state: State) -> Job:
         worker=state["worker"],
         workers=state["workers"],
     )
-    return job.at(state["m"], lanes)
+    place = Place(lanes=[b""] * job.lanes, m=0, m_plan=0, m_epoch=0, epoch=job.epoch)
+    return Start(place, (state["least"], state["most"]), job=job.at(state["m"], lanes))
 
 
 def _mark(pipeline: Pipeline) -> str:

@@ -46,6 +46,8 @@ class Lane:
         """Micro-batches given since the data ended."""
         self._again: Lane | None = None
         """What fills a tail up is made by another lane, from the start of the epoch."""
+        self._spent: list[Lane] = []
+        """Such lanes that ended: what they gave may not be made yet, and needs their files."""
         self._remade = 0
         self._first: Sequence[Any] | None = None
         """The first items of the epoch, once they were made again: all padding is made of them."""
@@ -82,6 +84,11 @@ class Lane:
         return self._over
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it gave nothing, and has nothing to give."""
+        return not self._given and self._packer.is_empty and not self._mixer.has_more()
+
+    @property
     def is_filling(self) -> bool:
         """Whether the micro-batch given last was only there to fill its slot."""
         return self._extra > 0
@@ -92,14 +99,23 @@ class Lane:
         `receipt`: whether it is written now, or when it is asked for.
         """
         items = self.advance(m)
-        if items is None:
-            batch = self._filler()
-        else:
-            batch = self._collated(self._filled_up(items, 1) if self.pipeline.recipe.tail == "wrap" else items)
+        try:
+            batch = self._filler() if items is None else self._batch_of(items)
+        finally:
+            self._close_spent()
         self._given += 1
         batch.m = m
         batch.receipt = self.receipt = self._receipt() if receipt else b""
         return batch
+
+    def _batch_of(self, items: Sequence[Any]) -> Batch:
+        try:
+            return self._collated(self._filled_up(items, 1) if self.pipeline.recipe.tail == "wrap" else items)
+        except BaseException:
+            if isinstance(self._packer, RowBatcher):  # what is made as late as here can fail, and was not given
+                self._packer.put_back(items)
+                self._over = False
+            raise
 
     def pass_by(self, m: int) -> None:
         """Micro-batch `m` without the batch: only the receipt comes of it."""
@@ -200,7 +216,7 @@ class Lane:
             if items:
                 self._remade, empty = self._remade + 1, 0
             else:
-                self._again.close()
+                self._spent.append(self._again)
                 self._again, empty = self._other((self._again.number + 1) % self.lanes), empty + 1
         return items
 
@@ -269,8 +285,14 @@ class Lane:
 
     def close(self) -> None:
         self._forget_again()
+        self._close_spent()
         for feed in self._feeds:
             feed.close()
+
+    def _close_spent(self) -> None:
+        for lane in self._spent:
+            lane.close()
+        self._spent = []
 
     def _forget_again(self) -> None:
         if self._again is not None:

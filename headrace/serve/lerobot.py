@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,13 @@ from headrace.mix.describe import Mix, Part, whole
 from headrace.recipe import Order, Recipe
 from headrace.run import Run, use_token
 from headrace.serve.consumers import Consumed, after_batches, is_of_a_trainer
-from headrace.serve.going import Going, Start, worker_job, worker_state
+from headrace.serve.epoch import num_rows_left
+from headrace.serve.going import Going, Items, Start, job_of, worker_start, worker_state
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.state import Saved, canonical
-from headrace.serve.turnstile import Turnstile
+from headrace.serve.turnstile import Entry, Turnstile
 from headrace.serve.worker import Job
 from headrace.stage import State
 
@@ -89,8 +90,8 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
     ) -> None:
         check_asked(buffer_size, tail)
         frames = Frames(
-            delta_timestamps={name: tuple(times) for name, times in (delta_timestamps or {}).items()},
-            episodes=None if episodes is None else tuple(episodes),
+            delta_timestamps=_plain(delta_timestamps or {}),
+            episodes=_plain(episodes),
             tolerance_s=tolerance_s,
             return_uint8=return_uint8,
             depth_unit=depth_output_unit,
@@ -104,7 +105,9 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         self._recipe = Recipe(parts=parts, mix=Mix(), order=order, batch_size=1, epochs=1)
         self._means = Means(
             transforms=image_transforms,
-            decoders=video_decoder_cache_size,
+            decoders=None
+            if video_decoder_cache_size is None
+            else whole("video_decoder_cache_size", video_decoder_cache_size, 1),
             pool=pool,
             prefetch=prefetch_videos,
             prefetch_workers=whole("video_prefetch_workers", video_prefetch_workers, 1, 256),
@@ -171,69 +174,59 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         key = self._key()
-        epoch, resume = self._turnstile.enter(key)
-        self._entered += 1
-        resume, self._own = self._own or resume, None
-        start = self._start(epoch, resume, workers)
-        if resume is not None:
-            self._turnstile.settle(key, start.place.epoch)
+        entry = self._turnstile.enter(key, None if worker is None else number)
+        try:
+            start = self._start(key, entry, workers)
+        except BaseException:
+            self._turnstile.undo(key)
+            raise
+        if worker is not None:
+            self._entered += 1
         number = (number + start.first) % workers
-        if start.job is None:
-            self._going = Going(self._pipeline, self._run, start.place, number, workers)
-        else:
-            self._going = Going.of(self._pipeline, start.place, start.job)
-        return self._items(self._going)
+        job = start.job or job_of(start.place, self._run, number, workers)
+        self._going = Going(self._pipeline, start, job, key)
+        return Items(self._going, self._to_give(self._going), self._again(self._going))
 
     def _key(self) -> str:
         """The same in all workers of one `iter()`, and another in the next."""
         worker = get_worker_info()
-        base = f"{self._name}/{os.getpid()}" if worker is None else str(worker.seed - worker.id)
-        return f"{base}/{self._entered}"
-
-    def _items(self, going: Going) -> Iterator[dict[str, Any]]:
-        left = self._to_give(going)
-        try:
-            while (left is None or left > 0) and (item := going.next()) is not None:
-                left = None if left is None else left - 1
-                yield item
-        finally:
-            going.close()
-        if left:
-            yield from self._again(going, left)
+        if worker is not None:
+            return f"{worker.seed - worker.id}/{self._entered}"
+        if self._going is not None and self._going.is_begun:
+            self._entered += 1
+        return f"{self._name}/{os.getpid()}/{self._entered}"
 
     def _to_give(self, going: Going) -> int | None:
         """Items until this consumer ends, where consumers end together; None: when it has no more."""
         if self._tail is None:
             return None
-        lanes = len(going.place.lanes)
-        given: int = sum(state["n"] + state["z"] for state in map(json.loads, going.job.states.values()))
-        return max(0, self._end_of(self._sizes(going.place.epoch, lanes)) * len(going.job.states) - given)
+        given: int = sum(json.loads(state)["n"] for state in going.job.states.values())
+        return max(0, self._end_of(going.start.bounds) * len(going.job.states) - given)
 
-    def _end_of(self, sizes: Sequence[int]) -> int:
+    def _end_of(self, bounds: tuple[int, int]) -> int:
         """How many frames each lane gives, where all give as many."""
-        return min(sizes) if self._tail == "drop" else max(sizes)
+        return bounds[0] if self._tail == "drop" else bounds[1]
 
-    def _again(self, going: Going, count: int) -> Iterator[dict[str, Any]]:
-        """Frames of this epoch from its start, to end when the others do. A consumer without frames gives others'."""
-        epoch, lanes = going.place.epoch, len(going.place.lanes)
-        skip = sum(json.loads(state)["z"] for state in going.job.states.values())
+    def _again(self, going: Going) -> Iterator[Going]:
+        """This epoch from its start, lane by lane, to end when the others do. A consumer without frames gives others'.
+
+        What was given again before is left out."""
+        epoch, lanes = going.start.place.epoch, len(going.start.place.lanes)
+        sizes = self._sizes(epoch, lanes)
+        skip = sum(json.loads(state)["z"] for state in going.job.states.values()) % max(1, sum(sizes))
         order = [*sorted(going.job.states), *(lane for lane in range(lanes) if lane not in going.job.states)]
-        while count:
+        while True:
             for lane in order:
-                start = canonical(self._pipeline.fresh_lane(lane, lanes, epoch))
-                job = Job(number=0, epoch=epoch, states={lane: start}, lanes=lanes, m=lane, ranks=lanes)
-                again = Going.of(self._pipeline, going.place, job)
-                try:
-                    skip -= again.pass_by(skip)
-                    while count and (item := again.next()) is not None:
-                        count -= 1
-                        yield item
-                finally:
-                    again.close()
+                count = min(skip, sizes[lane])
+                skip -= count
+                if count < sizes[lane]:
+                    start = self._given(epoch, (lane, lanes), count, 0)
+                    job = Job(number=0, epoch=epoch, states={lane: start}, lanes=lanes, m=lane, ranks=lanes)
+                    yield Going(self._pipeline, going.start, job)
 
     # --- where to begin
 
-    def _start(self, epoch: int, resume: Any, workers: int) -> Start:
+    def _start(self, key: str, entry: Entry, workers: int) -> Start:
         lanes = self._run.world_size * workers
         if self.num_episodes < lanes:
             warnings.warn(
@@ -241,24 +234,23 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
                 f"give; use fewer ranks or workers",
                 stacklevel=3,
             )
+        resume, self._own = self._own or entry.resume, None
+        if resume is None:
+            return self._fresh(entry.epoch, lanes)
         if is_of_a_trainer(resume):
-            return self._after_batches(Consumed.read(resume), lanes, workers)
-        if resume is not None:
-            return self._from_state(resume, lanes)
-        return Start(self._after(epoch, [0] * lanes, [0] * lanes))
+            start = self._after_batches(Consumed.read(resume), lanes, workers)
+        else:
+            start = self._from_state(resume, lanes)
+        if entry.asked and start.place.epoch != entry.epoch:
+            return self._fresh(entry.epoch, lanes)
+        self._turnstile.settle(key, start.place.epoch)
+        return start
 
-    def _after(self, epoch: int, given: Sequence[int], extra: Sequence[int]) -> Place:
-        """An epoch of which each lane has given so many frames, and `extra` ones again. Nothing is read for that."""
-        lanes, states = len(given), []
-        for lane, count in enumerate(given):
-            state = self._pipeline.fresh_lane(lane, lanes, epoch)
-            if count:
-                pool = self._pipeline.pool(0, lane, lanes, epoch)
-                if pool.skip(count):
-                    raise StateError(f"consumer {lane} gave {count} frames, and has not so many")
-                state |= {"src": [pool.state_dict()], "tok": [count], "n": count, "o": int(not pool.fill())}
-            states.append(canonical(state | {"z": extra[lane]}))
-        return Place(lanes=states, m=0, m_plan=0, m_epoch=0, epoch=epoch)
+    def _fresh(self, epoch: int, lanes: int) -> Start:
+        self._pipeline.start_digests([(epoch, 0)])
+        states = [canonical(self._pipeline.fresh_lane(lane, lanes, epoch)) for lane in range(lanes)]
+        sizes = self._sizes(epoch, lanes)
+        return Start(Place(lanes=states, m=0, m_plan=0, m_epoch=0, epoch=epoch), (min(sizes), max(sizes)))
 
     def _sizes(self, epoch: int, lanes: int) -> list[int]:
         """The frames of each lane."""
@@ -266,41 +258,57 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         return [length(order.share(lane, lanes)) for lane in range(lanes)]
 
     def _after_batches(self, consumed: Consumed, lanes: int, workers: int) -> Start:
-        """As a DataLoader would go on that was not interrupted: one lane is one worker's."""
+        """As a DataLoader would go on that was not interrupted: one lane is one worker's. Nothing is read for that."""
         run = self._run
         own = [run.rank + worker * run.world_size for worker in range(workers)]
 
         def to_give(epoch: int) -> list[int]:
             sizes = self._sizes(epoch, lanes)
-            return [sizes[lane] if self._tail is None else self._end_of(sizes) for lane in own]
+            return [sizes[lane] if self._tail is None else self._end_of((min(sizes), max(sizes))) for lane in own]
 
         epoch, given, first = after_batches(consumed, to_give)
-        sizes = self._sizes(epoch, lanes)
-        counts, extra = [0] * lanes, [0] * lanes
+        start, sizes = self._fresh(epoch, lanes), self._sizes(epoch, lanes)
+        found = [b""] * lanes
         for lane, count in zip(own, given, strict=True):
-            counts[lane], extra[lane] = min(count, sizes[lane]), max(0, count - sizes[lane])
-        return Start(self._after(epoch, counts, extra), first)
+            found[lane] = self._given(epoch, (lane, lanes), min(count, sizes[lane]), max(0, count - sizes[lane]))
+        place = replace(start.place, lanes=found if any(given) else start.place.lanes, m=lanes * max(given))
+        return Start(place, start.bounds, first)
+
+    def _given(self, epoch: int, lane: tuple[int, int], count: int, extra: int) -> bytes:
+        """A lane that has given so many frames of an epoch, and `extra` ones again."""
+        state = self._pipeline.fresh_lane(*lane, epoch) | {"n": count + extra, "z": extra, "o": int(extra > 0)}
+        if count:
+            pool = self._pipeline.pool(0, *lane, epoch)
+            if pool.skip(count):
+                raise StateError(f"consumer {lane[0]} gave {count} frames, and has not so many")
+            state |= {"src": [pool.state_dict()], "tok": [count], "o": int(not pool.fill())}
+        return canonical(state)
 
     def _from_state(self, state: State, lanes: int) -> Start:
         if "of" in state:
-            job = worker_job(self._pipeline, state)
-            unknown = [b""] * job.lanes
-            place = Place(lanes=unknown, m=0, m_plan=0, m_epoch=0, epoch=job.epoch)
-            return Start(place, job=job)
+            return worker_start(self._pipeline, state)
         saved = Saved.from_state(state)
-        self._pipeline = self._pipeline.resumed(saved.facts, saved.size)
-        place = placed(saved, self._pipeline, lanes, lanes)
-        if all(json.loads(lane)["o"] for lane in place.lanes):
-            return Start(self._after(place.epoch + 1, [0] * lanes, [0] * lanes))
-        return Start(place)
+        pipeline = self._pipeline.resumed(saved.facts, saved.size)
+        place = placed(saved, pipeline, lanes, lanes)
+        self._pipeline = pipeline
+        states = [json.loads(lane) for lane in place.lanes]
+        left = [num_rows_left(pipeline, i, one, len(states), place.epoch) for i, one in enumerate(states)]
+        sizes = [one["n"] - one["z"] + rows for one, rows in zip(states, left, strict=True)]
+        bounds, given = (min(sizes), max(sizes)), sum(one["n"] for one in states)
+        if not any(left) if self._tail is None else given >= self._end_of(bounds) * len(states):
+            return self._fresh(place.epoch + 1, lanes)
+        return Start(place, bounds)
 
     # --- state
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch."""
+        """The next `iter()` gives this epoch; where a state was loaded that lies in it, from there on."""
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
+        if self._going is not None and not self._going.is_open:
+            self._going = None
         self._turnstile.leave(epoch=epoch)
+        self._entered += 1
 
     def state_dict(self) -> State:
         """The point just after the last item that this process gave. With several ranks, this rank's part of it.
@@ -308,15 +316,24 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         Under `StatefulDataLoader` each worker is asked for its own. A plain DataLoader keeps what its workers have to
         itself: say `{"batches_consumed": n, "batch_size": b}` instead, or use `loader()`.
         """
-        if self._going is not None and get_worker_info() is not None:
-            return worker_state(self._pipeline, self._going)
-        if self._going is not None:
-            place, known = self._going.now()
+        going = self._going
+        if get_worker_info() is not None and going is not None:
+            return worker_state(self._pipeline, going)
+        epoch, resume, last = self._turnstile.peek()
+        if last and not last.startswith(self._name):  # workers came since
+            going = None
+            if resume is None:
+                warnings.warn(
+                    f"the workers of a DataLoader give the items, and what they gave is not known here: this state is "
+                    f"the start of epoch {epoch}; say {{'batches_consumed': ..., 'batch_size': ...}}, or use loader()",
+                    stacklevel=2,
+                )
+        if going is not None:
+            place, known = going.now()
             return saved_of(self._pipeline, place, known).to_state([])
-        epoch, resume = self._turnstile.peek()
         if resume is not None:
             return dict(resume)
-        return saved_of(self._pipeline, self._after(epoch, *[[0] * self._run.world_size] * 2)).to_state([])
+        return saved_of(self._pipeline, self._fresh(epoch, self._run.world_size).place).to_state([])
 
     def load_state_dict(self, state: State) -> None:
         """The next `iter()` goes on from there; those after it are whole epochs."""
@@ -325,12 +342,13 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         if is_of_a_trainer(state):
             Consumed.read(dict(state))
         elif "of" in state:
-            worker_job(self._pipeline, dict(state))
+            worker_start(self._pipeline, dict(state))
         else:
             Saved.from_state(dict(state))
         self._going = None
         if get_worker_info() is None:
             self._turnstile.leave(resume=dict(state))
+            self._entered += 1
         else:
             self._own = dict(state)
 
@@ -350,6 +368,14 @@ def check_asked(buffer_size: int | None, tail: str | None) -> None:
         )
     if tail not in (None, "drop", "wrap"):
         raise SpecError(f"tail={shown(tail)!r}: None, 'drop' or 'wrap' is expected (batches can 'pad': loader())")
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's; what it is otherwise is looked at by who gets it."""
+    if isinstance(value, Mapping):
+        return {name: _plain(times) for name, times in value.items()}
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else value
 
 
 def _where(repo_id: str, root: str | Path | None) -> str:

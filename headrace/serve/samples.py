@@ -20,6 +20,7 @@ from headrace.sequence.media import collate_fn, copied
 from headrace.sequence.sample_collate import collate_sequences
 from headrace.sequence.sample_pack import Packing, SamplePacker
 from headrace.sequence.samples import Faults, SampleBatcher, copies_in
+from headrace.sequence.side_by_side import num_threads
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Samples:
     """Whether batches are collated; else each is one sample, as it is."""
     packing: Packing | None = None
     """Several samples share a sequence; None: each is one."""
+    threads: int | None = None
+    """Samples of a batch that are decoded side by side; None: a few in the trainer's process, one in each worker."""
 
     def prepare(self, i: int, tokenizer: Tokenizer) -> Formatted:
         shape = self.shapes[i]
@@ -96,7 +99,10 @@ class Samples:
             return make(row.samples[sub], address(row), self.shapes[row.source].policy)
 
         if self.packing is None:
-            return SampleBatcher(batch_size, self.repeat, self.finish.max_length, finish, self.faults, take_back)
+            own = self.finish.image_processor is not None or self.finish.voice_processor is not None
+            threads = 1 if own and self.threads is None else num_threads(self.threads)  # whose code may mind threads
+            length = self.finish.max_length
+            return SampleBatcher(batch_size, self.repeat, length, finish, self.faults, take_back, threads)
         return SamplePacker(
             self.packing, self.repeat, finish, lambda row: shown(address(row), 1000), self.faults, take_back
         )

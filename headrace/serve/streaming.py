@@ -20,7 +20,7 @@ from headrace.make.describe import Tokenize
 from headrace.make.open_template import open_template
 from headrace.make.tokenize import open_tokenizer
 from headrace.make.tokens import full_tokens
-from headrace.mix.describe import Mix, whole
+from headrace.mix.describe import Mix, whole, whole_or_none
 from headrace.mix.turns import Limits
 from headrace.recipe import Order, Recipe
 from headrace.run import Run
@@ -131,6 +131,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         render: str = "tokens",
         faults: Faults | None = None,
         media: MediaPolicy | None = None,
+        decode_threads: int | None = None,
         cache_dir: str | Path | None = None,
         opener: Opener = open_indexed,
     ) -> TrueStreamingDataset:
@@ -139,7 +140,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         `learn`: `all` tokens, or those of `assistant` turns only. `render`: conversations are written in our `tokens`,
         or by the tokenizer's own chat `template`; what is the assistant's is then told by its generation marks, or by
         what each turn adds to the text, which is checked. `faults`: whether rows that cannot be made samples may be
-        skipped. `media`: what rows may name, and how large it may be.
+        skipped. `media`: what rows may name, and how large it may be. `decode_threads`: samples of a batch that are
+        decoded side by side; None: up to four in this process, unless a processor of yours does it, and one in workers.
 
             dataset.configure(shuffle=True, learn="assistant", render="template", faults=Faults(policy="skip"))
             for batch in dataset.loader(batch_size=8, num_workers=2): ...
@@ -158,9 +160,9 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         template = None
         if render == "template":
             template = open_template(self._template_of, self._samples.tokens, learn=learn == "assistant")
-        self._samples = replace(
-            self._samples, shapes=shapes, learn_all=learn == "all", template=template, faults=faults or Faults()
-        )
+        threads = whole_or_none("decode_threads", decode_threads)
+        how = replace(self._samples, faults=faults or Faults(), threads=threads)
+        self._samples = replace(how, shapes=shapes, learn_all=learn == "all", template=template)
         self._cache_dir, self._opener = cache_dir, opener
         self._forget()
         return self

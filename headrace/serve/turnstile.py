@@ -1,7 +1,8 @@
 """Which epoch an `iter()` is of, when torch copies the data set into workers and tells nobody.
 
 A few bytes that all copies share, over fork and spawn. Whoever comes with a key that was seen before is in the same
-epoch; a new key begins the next one.
+epoch; a new key begins the next one, and so does a consumer that was here with this key: keys of torch come again
+where its generator is seeded again.
 """
 
 from __future__ import annotations
@@ -13,49 +14,75 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import context, reduction
-from typing import Any
+from typing import Any, NamedTuple
 
 KEPT = 64
 """Keys that are remembered: a slow worker may come when others are an epoch further."""
+
+
+class Entry(NamedTuple):
+    """What one who comes is told."""
+
+    epoch: int
+    resume: Any = None
+    """The state to go on from, where one was left."""
+    asked: bool = False
+    """The epoch was asked for after the state was left: a state that leads elsewhere does not count."""
 
 
 class Turnstile:
     def __init__(self, content: dict[str, Any] | None = None) -> None:
         self._open(os.memfd_create("headrace-epochs"))
         with self._changed() as shared:
-            shared.update(content or {"next": 0, "seen": [], "resume": None})
+            shared.update(content or {"next": 0, "seen": [], "resume": None, "asked": False})
 
     def _open(self, memory: int) -> None:
         self._memory, self._lock = memory, threading.Lock()
 
-    def enter(self, key: str) -> tuple[int, Any]:
-        """The epoch of this key, and the state to go on from, where one was left for it."""
+    def enter(self, key: str, who: int | None = None) -> Entry:
+        """`who`: one of those who come with this key, each once in an epoch. None: it may come several times."""
         with self._changed() as shared:
-            found = next((seen for seen in shared["seen"] if seen["key"] == key), None)
-            if found is None:
-                found = {"key": key, "epoch": shared["next"], "resume": shared["resume"], "settled": False}
+            found = self._last(shared, key)
+            if found is None or (who is not None and who in found["who"]):
+                found = {"key": key, "who": [], "settled": False, "epoch": shared["next"]}
+                found |= {name: shared[name] for name in ("resume", "asked")}
                 shared["seen"] = [*shared["seen"], found][-KEPT:]
-                shared["next"], shared["resume"] = found["epoch"] + 1, None
-            return found["epoch"], found["resume"]
+                shared |= {"next": found["epoch"] + 1, "resume": None, "asked": False}
+            if who is not None:
+                found["who"].append(who)
+            return Entry(found["epoch"], found["resume"], found["asked"])
 
     def settle(self, key: str, epoch: int) -> None:
         """A state led those with this key to `epoch`: the one after it comes next. The first who says it is heard."""
         with self._changed() as shared:
-            for seen in shared["seen"]:
-                if seen["key"] == key and not seen["settled"]:
-                    seen["settled"], shared["next"] = True, epoch + 1
+            seen = self._last(shared, key)
+            if seen is not None and not seen["settled"]:
+                seen["settled"], shared["next"] = True, epoch + 1
+
+    def undo(self, key: str) -> None:
+        """Nothing came of it: the next one with a new key gets what these were told."""
+        with self._changed() as shared:
+            seen = self._last(shared, key)
+            if seen is not None and not seen["settled"]:
+                shared["seen"].remove(seen)
+                shared |= {"next": seen["epoch"], "resume": seen["resume"], "asked": seen["asked"]}
 
     def leave(self, *, epoch: int | None = None, resume: Any = None) -> None:
-        """For the next that comes with a new key."""
+        """For the next that comes with a new key: a state, or an epoch."""
         with self._changed() as shared:
             if epoch is not None:
-                shared["next"] = epoch
-            shared["resume"] = resume
+                shared |= {"next": epoch, "asked": shared["resume"] is not None}
+            else:
+                shared |= {"resume": resume, "asked": False}
 
-    def peek(self) -> tuple[int, Any]:
-        """What the next one with a new key would get."""
+    def peek(self) -> tuple[int, Any, str]:
+        """What the next one with a new key would get; and the key of those who came last."""
         with self._changed() as shared:
-            return shared["next"], shared["resume"]
+            return shared["next"], shared["resume"], shared["seen"][-1]["key"] if shared["seen"] else ""
+
+    @staticmethod
+    def _last(shared: dict[str, Any], key: str) -> Any:
+        return next((seen for seen in reversed(shared["seen"]) if seen["key"] == key), None)
 
     @contextmanager
     def _changed(self) -> Iterator[dict[str, Any]]:
@@ -65,9 +92,8 @@ class Turnstile:
                 text = os.pread(self._memory, os.fstat(self._memory).st_size, 0)
                 shared: dict[str, Any] = json.loads(text) if text else {}
                 yield shared
-                text = json.dumps(shared).encode()
-                os.ftruncate(self._memory, len(text))
-                os.pwrite(self._memory, text, 0)
+                # Never cut: who is killed on the way leaves what was there, or what is there now.
+                os.pwrite(self._memory, json.dumps(shared).encode().ljust(len(text)), 0)
             finally:
                 fcntl.lockf(self._memory, fcntl.LOCK_UN)
 

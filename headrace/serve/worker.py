@@ -119,7 +119,8 @@ class Maker:
     def _next_lane(self, until_over: bool) -> Lane | None:
         for _ in range(self._job.lanes + 1):
             lane = self._lane(self.m % self._job.lanes)
-            if not lane.is_over or (self._job.ranks > 1 and not until_over):
+            ended = lane.is_over or (until_over and self._pipeline.single and lane.is_bare)
+            if not ended or (self._job.ranks > 1 and not until_over):
                 return lane
             self._step()
         return None

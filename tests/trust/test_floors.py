@@ -1,0 +1,63 @@
+"""Versions below which a known hole is open cannot be installed with us, where we choose the version."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+
+import pytest
+from named import ROOT
+
+from headrace.fetch.media.floors import FLOORS
+
+LEAST = {
+    "pillow": ((13, 0, 0), "CVE-2026-96639, GHSA-8g5g"),
+    "pyarrow": ((14, 0, 1), "CVE-2023-47248"),
+    "torch": ((2, 6, 0), "CVE-2025-32434"),
+    "urllib3": ((2, 5, 0), "CVE-2025-50181"),
+    "pyyaml": ((5, 4, 0), "CVE-2020-14343"),
+}
+ABSENT = {
+    "filelock": "CVE-2025-68146, CVE-2026-22701: locks are our own",
+    "orjson": "CVE-2025-67221: JSON is Python's own",
+    "dill": "it unpickles",
+    "cloudpickle": "it unpickles",
+    "requests": "one HTTP client is enough",
+}
+
+
+def asked_for() -> list[tuple[str, tuple[int, ...]]]:
+    """Name and lowest version of everything that is installed with us, from the core and from every extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    found = []
+    for line in lines:
+        match = re.fullmatch(r"([A-Za-z0-9_.\-]+)(?:\[[^\]]*\])?(?:>=([\d.]+))?", line)
+        assert match, line
+        found.append((match[1].lower(), version(match[2] or "0")))
+    return found
+
+
+def version(text: str) -> tuple[int, ...]:
+    parts = [int(part) for part in re.findall(r"\d+", text)[:3]]
+    return tuple(parts + [0] * (3 - len(parts)))
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_nothing_older_is_asked_for_or_installed_than_has_the_hole_closed(name: str) -> None:
+    floor, hole = LEAST[name]
+    lowest = [least for other, least in asked_for() if other == name]
+    assert lowest
+    assert min(lowest) >= floor, hole
+    assert version(metadata.version(name)) >= floor, hole
+
+
+def test_what_had_holes_and_is_not_needed_is_not_asked_for() -> None:
+    assert {name for name, _ in asked_for()} & set(ABSENT) == set()
+
+
+def test_the_decoder_that_comes_in_a_wheel_is_watched_when_it_is_used() -> None:
+    assert FLOORS["Pillow"].version == LEAST["pillow"][0]
+    assert FLOORS["FFmpeg"].version >= (8, 1, 3)
+    assert all("CVE-" in floor.hole for floor in FLOORS.values())
