@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -98,7 +99,9 @@ def read(place: Path, files: Files) -> Sidecar | None:
         return _load(path, place.name)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise  # nothing is wrong with it
         # Torn by a power cut, or not ours: either way it says nothing.
         remove_quietly(path, files)
         return None

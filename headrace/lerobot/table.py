@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import DataError, NoSpace, shown
+from headrace.errors import Changed, DataError, NoSpace, shown
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
 from headrace.fetch.parquet import ParquetReader
@@ -207,7 +207,31 @@ class DataFile:
                 self._kept.is_told = True
                 log.warning("%s; its rows, and those of others that find no room, are read by range", error)
 
+    def _read(self, chunk: Chunk) -> Any:
+        try:
+            return self._opened().read(chunk)
+        except (DataError, Changed):
+            if not self._is_harmed():
+                raise
+        self._fetch_again()
+        return self._opened().read(chunk)
+
+    def _is_harmed(self) -> bool:
+        """Whether somebody has touched our copy of a remote file since it was fetched."""
+        remote = self._shard.origin.local_path(self._shard) is None
+        return remote and self._lease is not None and not self._cache.looks_right(self._shard, self._lease.path)
+
+    def _fetch_again(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        if self._lease is not None:
+            self._lease.release(keep=True)
+        self._reader = self._lease = None
+        self._fetch(remote=True)
+
     def _open(self) -> ParquetReader:
+        if self._is_harmed():
+            self._fetch_again()
         reader = ParquetReader(self._shard, self._lease.path if self._lease is not None else None, None)
         lost = [name for name in [*self._columns, "episode_index", "index"] if name not in reader.names]
         if lost:
@@ -248,7 +272,7 @@ class DataFile:
     def _group(self, group: int, *, keep: bool) -> Any:
         found = self._kept.get((self._name, group))
         if found is None:
-            found = self._opened().read(Chunk(0, self._rows[group], 0, group, 0, 0, 0))
+            found = self._read(Chunk(0, self._rows[group], 0, group, 0, 0, 0))
             if keep:
                 self._kept.keep((self._name, group), found)
         return found

@@ -241,19 +241,26 @@ BUGS = (
         "missing frames not missed",
         "lerobot#4066, refiner#194",
         (
-            Edit("headrace/lerobot/videos.py", "        if last >= track.num_frames:\n", "        if False:\n"),
+            Edit("headrace/lerobot/videos.py", " or max(wanted) >= track.num_frames:\n", ":\n"),
             Edit(
                 "headrace/lerobot/videos.py",
-                "found = reader.frames(wanted)",
-                "found = reader.frames([min(one, reader.track.num_frames - 1) for one in wanted])",
+                "wanted = [first + frame for frame in frames]",
+                "wanted = [min(first + frame, track.num_frames - 1) for frame in frames]",
             ),
+            Edit("headrace/lerobot/videos.py", "(0.5 / fps if number == first else self._tolerance_s)", "9.0"),
         ),
         ("tests/test_robot_parity.py::test_missing_frames_are_said_with_file_episode_and_frame",),
     ),
     Bug(
         "times of frames not checked",
         "lerobot#2364",
-        (Edit("headrace/lerobot/videos.py", "bool((late > self._tolerance_s).any())", "False"),),
+        (
+            Edit(
+                "headrace/lerobot/videos.py",
+                "if number == first else self._tolerance_s)",
+                "if number == first else 9.0)",
+            ),
+        ),
         ("tests/test_robot_parity.py::test_a_video_of_another_rate_is_said_with_its_distance",),
     ),
     Bug(
