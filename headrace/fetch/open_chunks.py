@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.fetch.chunk import OpenChunk, in_place
@@ -15,17 +13,8 @@ if TYPE_CHECKING:
     from headrace.rng import I64
 
 
-MANY = 4
-"""From so many chunks on it pays to read them side by side."""
-
-
 class Shelves(Protocol):
     """Where chunks come from: shards that are fetched, opened and let go as they are needed."""
-
-    @property
-    def side_by_side(self) -> bool:
-        """Whether chunks of different shards may be opened at the same time."""
-        ...
 
     def plan(self, numbers: I64, cold: int) -> None: ...
     def want(self, chunks: Iterable[Chunk]) -> None: ...
@@ -59,31 +48,6 @@ class OpenChunks:
                         self._open[other] = self.read(other.chunk, order)
             found = self._open[slot] = self.read(slot.chunk, order)
         return found
-
-    def open_ahead(self, done: Draws, order: Order) -> None:
-        """Read many chunks of these draws at once, where they lie in several shards: at a start, a pool has none open.
-
-        What fails here is tried again when its turn comes, and fails there.
-        """
-        used = [slot for slot, _, count in done.parts() if count and slot not in self._open]
-        shards = sorted({slot.chunk.shard for slot in used})
-        if not self._shelf.side_by_side or len(used) < MANY or len(shards) < 2 or any(slot.chunk.skip for slot in used):
-            return
-        halves = [[slot for slot in used if (slot.chunk.shard in shards[::2]) == first] for first in (True, False)]
-        found: dict[Slot, OpenChunk] = {}
-
-        def read(slots: Iterable[Slot]) -> None:
-            with suppress(Exception):
-                for slot in slots:
-                    found[slot] = self.read(slot.chunk, order)
-
-        helper = threading.Thread(target=read, args=(halves[1],), name="headrace-read")
-        helper.start()
-        try:
-            read(halves[0])
-        finally:
-            helper.join()
-            self._open.update(found)
 
     def read(self, chunk: Chunk, order: Order) -> OpenChunk:
         with in_place(self._label(chunk.shard), chunk):

@@ -45,10 +45,6 @@ class Shelf:
         self._by_range: dict[int, ParquetReader] = {}
         self._cold = 0
 
-    @property
-    def side_by_side(self) -> bool:
-        return self._prefetch is None
-
     def plan(self, numbers: I64, cold: int) -> None:
         """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
         self._leave_prefetcher()

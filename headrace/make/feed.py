@@ -135,7 +135,6 @@ class Feed:
             self._shelf.plan(self._pool.shards_to_come(), self._pool.size.chunks)
             self._planned = done.epoch
         opened.want(done)
-        opened.open_ahead(done, self._pool.order)
         chunk_of = partial(opened.of, slots=done.slots, order=self._pool.order)
         block = gather(chunk_of, done, self._source.spec, self._prepare.arrays)
         samples = self._prepared(self._grouped(block, {slot.chunk.shard for slot in done.slots}))

@@ -20,7 +20,6 @@ class MemorySource:
 
     revision = "memory"
     window: int | None = None
-    side_by_side = False
 
     def __init__(
         self,
