@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -25,3 +25,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "RETRY", Retry(attempts=4, base=0.01))
     monkeypatch.setattr(retry, "_HOLDS", {})
     monkeypatch.setattr(prefetch, "_SWEPT", set())
+
+
+@pytest.fixture
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """To be one of several ranks, as launchers say it."""
+
+    def be(rank: int, ranks: int) -> None:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+
+    return be

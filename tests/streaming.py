@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tokenizers
+import torch
 
 from headrace.catalog.source import Source
 from headrace.make.describe import Tokenize
@@ -195,3 +196,8 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], group: int = 2) -> Path:
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=group)
     return path
+
+
+def whole(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a sample or a batch in a form that can be compared."""
+    return {name: value.tolist() if torch.is_tensor(value) else value for name, value in sample.items()}

@@ -22,7 +22,6 @@ from headrace.errors import Changed, DataError, FetchError, NotFound, SpecError,
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.media.mp4 import read_track
 from headrace.lerobot import files as module
-from headrace.lerobot import parts
 from headrace.lerobot.files import VideoFiles
 from headrace.lerobot.opened import MOST
 from headrace.lerobot.tables import Table, Tables
@@ -35,7 +34,6 @@ pytestmark = pytest.mark.usefixtures("quick", "small")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WHOLE_BYTES", 10_000)
-    monkeypatch.setattr(parts, "_SWEPT", set())
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from headrace.catalog.shard import Shard
 from headrace.errors import Unreachable
 from headrace.fetch.cache import ShardCache
 from headrace.lerobot import files as module
-from headrace.lerobot import parts
 from headrace.lerobot.files import VideoFiles
 from headrace.lerobot.ranges import range_of
 from headrace.testing.hub import Flip, LocalHub
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("quick", "small")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WHOLE_BYTES", 10_000)
-    monkeypatch.setattr(parts, "_SWEPT", set())
 
 
 @pytest.fixture

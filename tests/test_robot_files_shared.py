@@ -34,7 +34,6 @@ pytestmark = pytest.mark.usefixtures("quick", "small")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WHOLE_BYTES", 10_000)
-    monkeypatch.setattr(parts, "_SWEPT", set())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import headrace
 from headrace import Frames, Part, Recipe, Source, StreamingLeRobotDataset
-from headrace.errors import SpecError
+from headrace.errors import HeadraceError, SpecError
 from headrace.mix.describe import Mix
 from headrace.testing import Camera, LocalHub, MapStyleRobotDataset, write_parquet, write_robot_dataset
 
@@ -165,11 +165,35 @@ def fetches(hub: LocalHub) -> int:
     return sum(hub.count(method="GET", path=f"*file-00{i}.mp4") for i in range(3))
 
 
-def test_without_prefetch_only_what_is_given_is_read(served: LocalHub, tmp_path: Path) -> None:
-    data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, prefetch_videos=False)
-    next(iter(data))
-    stats: dict[str, Any] = data.stats()
-    assert stats["frames_decoded"] == 1
+@pytest.mark.parametrize("ahead", [True, False])
+def test_videos_are_fetched_ahead_unless_asked_not_to(served: LocalHub, tmp_path: Path, ahead: bool) -> None:
+    data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, prefetch_videos=ahead)
+    for n, _ in enumerate(data):
+        if n == 40:
+            stats: dict[str, Any] = data.stats()
+            break
+    fetched = stats["video_files"]["files"] + stats["video_files"]["ranges"]
+    assert fetched > 0 if ahead else fetched == 0
+
+
+def test_as_many_videos_are_open_as_asked(folder: Path, tmp_path: Path) -> None:
+    def decoders(**options: Any) -> dict[str, Any]:
+        data = StreamingLeRobotDataset("r", root=folder, cache_dir=tmp_path, **options)
+        list(data)
+        found: dict[str, Any] = data.stats()["video_decoder_cache"]
+        return found
+
+    assert decoders()["evictions"] == 0, "the pool's three files are all kept open"
+    assert decoders(video_decoder_cache_size=1)["evictions"] > 10
+
+
+def test_a_token_opens_a_private_data_set(served: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.restrict("org/robot", "private")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(HeadraceError, match="authenticate|token|log in|private"):
+        StreamingLeRobotDataset("org/robot", cache_dir=tmp_path / "a")
+    data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path / "b", token="hf_local")
+    assert len(list(data)) == NUM_FRAMES
 
 
 def test_workers_share_the_cache(served: LocalHub, tmp_path: Path) -> None:
@@ -225,14 +249,22 @@ def test_a_pool_of_many_episodes_takes_as_much_memory_as_their_numbers(tmp_path:
 def test_nothing_stays_open_after_an_epoch_or_a_break(served: LocalHub, tmp_path: Path) -> None:
     data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path)
     list(data)
-    gc.collect()
-    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    before = held()
     for n, _ in enumerate(data):
         if n == 20:
             break
     list(data)
+    assert held() == before
+
+
+def held() -> tuple[int, list[str]]:
+    """Files that are open, and our threads. Not the connections that are kept for the next request: the Hub answers
+    them in this process, each with a thread and two sockets."""
     gc.collect()
-    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
+    places = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    files = [place for place in places if not place.startswith("socket:")]
+    named = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("headrace"))
+    return len(files), named
 
 
 def resident_mib() -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from media_files import clip, encoded, photo, sound, tone
-from streaming import RATE, World, code_row, named, names_in, picture, speech_row, vision_row, write_table
+from streaming import RATE, World, code_row, named, names_in, picture, speech_row, vision_row, whole, write_table
 
 from headrace import format_vision, merge_states
 from headrace.errors import DataError, SpecError, StateError
@@ -41,21 +41,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
 
 
-@pytest.fixture
-def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    def be(rank: int, ranks: int) -> None:
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", str(ranks))
-
-    return be
-
-
 def packed(dataset: TrueStreamingDataset, batch_size: int = 2, **more: Any) -> Loader:
     return dataset.loader(batch_size, **{"pack": "best_fit", "seq_len": SIZE, "media_tokens": COSTS, **more})
-
-
-def whole(batch: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.tolist() if torch.is_tensor(value) else value for name, value in batch.items()}
 
 
 def documents(world: World, batch: Mapping[str, Any]) -> dict[tuple[int, int], str]:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from streaming import Memory, World, named
+from streaming import Memory, World, named, whole
 from torch.utils.data import DataLoader
 
 from headrace import collate_fn, files, merge_states
@@ -33,20 +32,6 @@ MIXED: dict[str, Any] = {"max_per_epoch": 11, "max_per_dataset": 4, "sample_repe
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    def be(rank: int, ranks: int) -> None:
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", str(ranks))
-
-    return be
-
-
-def whole(sample: dict[str, Any]) -> dict[str, Any]:
-    """All of a sample in a form that can be compared."""
-    return {name: value.tolist() if torch.is_tensor(value) else value for name, value in sample.items()}
 
 
 def saved(dataset: TrueStreamingDataset, folder: Path) -> str:

@@ -259,7 +259,7 @@ class _Desk:
                 # Whoever asks for it later tries again, and is told then.
                 log.warning("%s: fetching it ahead failed: %s", shard, job.error)
             if self.settled and not self._queue:
-                self._sweep()
+                sweep_once(self._cache, self._end)
 
     def _fetch(self, job: _Job) -> None:
         """Get the lease, or the error, and tell everybody."""
@@ -294,22 +294,23 @@ class _Desk:
         if self._end.is_set():
             raise FetchError(f"{shard}: it was asked of a prefetcher that is closed")
 
-    def _sweep(self) -> None:
-        """Remove what dead processes left, once per process and cache."""
-        key = os.getpid(), self._cache.root
-        if key in _SWEPT:
-            return
-        _SWEPT.add(key)
-        try:
-            with stopped_by(self._end):
-                self._cache.sweep()
-        except Stopped:
-            pass
-        except OSError as error:
-            log.info("the cache folder could not be swept: %s", error)
-
 
 _SWEPT: set[tuple[int, Path]] = set()
+
+
+def sweep_once(cache: ShardCache, stop: Stop) -> None:
+    """Remove what dead processes left, once per process and cache."""
+    key = os.getpid(), cache.root
+    if key in _SWEPT:
+        return
+    _SWEPT.add(key)
+    try:
+        with stopped_by(stop):
+            cache.sweep()
+    except Stopped:
+        pass
+    except OSError as error:
+        log.info("the cache folder could not be swept: %s", error)
 
 
 def _is_for_all(error: BaseException) -> bool:

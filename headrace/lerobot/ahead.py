@@ -18,7 +18,8 @@ from headrace.catalog.stop import BEAT_SECONDS, Stop, Stopped, beat, stopped_by
 from headrace.errors import NoSpace, shown
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
-from headrace.lerobot.parts import Part, Want, sweep_once
+from headrace.fetch.prefetch import sweep_once
+from headrace.lerobot.parts import Part, Want
 from headrace.lerobot.ranges import RangeOrigin
 
 log = logging.getLogger(__name__)

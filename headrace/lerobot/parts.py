@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.catalog.plain import PlainFile, Signature
 from headrace.catalog.shard import Shard
-from headrace.catalog.stop import Stop, Stopped, stopped_by
+from headrace.catalog.stop import Stop
 from headrace.errors import Changed
-from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
 
 log = logging.getLogger(__name__)
@@ -63,21 +61,3 @@ class Part:
         """The same file, open again; `Changed` or `NotFound` where another or none is in its place."""
         assert self.place is not None
         return PlainFile(self.place, label=str(self.shard), signature=self.signature)
-
-
-def sweep_once(cache: ShardCache, stop: Stop) -> None:
-    """Remove what dead processes left, once per process and cache."""
-    key = os.getpid(), cache.root
-    if key in _SWEPT:
-        return
-    _SWEPT.add(key)
-    try:
-        with stopped_by(stop):
-            cache.sweep()
-    except Stopped:
-        pass
-    except OSError as error:
-        log.info("the cache folder could not be swept: %s", error)
-
-
-_SWEPT: set[tuple[int, Path]] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from headrace.batch import Batch
 from headrace.errors import SpecError, StateError, shown
 from headrace.serve.epoch import epoch_start
-from headrace.serve.pipeline import Pipeline, facts_to
+from headrace.serve.going import job_of, mark
+from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
 from headrace.serve.worker import Job, Maker
 from headrace.stage import State
@@ -62,34 +62,21 @@ class LaneDataset(IterableDataset[Batch]):
                 f"num_workers={workers} does not divide the {lanes // ranks} lanes of this rank: a DataLoader asks its "
                 f"workers in turn; make the loader with lanes={ranks * workers} or a multiple, or iterate over it"
             )
-        turns = range(number, lanes // ranks, workers)
-        own = [(place.m + run.rank + turn * ranks) % lanes for turn in turns]
-        job = Job(
-            number=0,
-            epoch=place.epoch,
-            states={lane: place.lanes[lane] for lane in own},
-            lanes=lanes,
-            m=place.m + run.rank,
-            ranks=ranks,
-            worker=number,
-            workers=workers,
-        )
+        job = job_of(place, run, number, workers)
         return job if self._loaded is None else self._moved(job, self._loaded)
 
     def _moved(self, job: Job, state: State) -> Job:
         found = {int(lane): one.encode() for lane, one in json.loads(state["lanes"]).items()}
-        if state["of"] != self._mark() or set(found) != set(job.states) or state["m"] % job.lanes not in found:
+        if (
+            state["of"] != mark(self._pipeline, job.lanes)
+            or set(found) != set(job.states)
+            or state["m"] % job.lanes not in found
+        ):
             raise StateError(
                 "this state of a worker is of another recipe, other data, or another number of lanes, ranks or workers;"
                 " give it to a DataLoader like the one that made it, or use headrace.Loader, whose states go anywhere"
             )
         return replace(job.at(state["m"], found), epoch=state["epoch"])
-
-    def _mark(self) -> str:
-        """Changes with all that a state depends on."""
-        facts = [replace(fact, epoch=0, digest=0) for fact in self._pipeline.facts]
-        parts = [self._pipeline.recipe.fingerprint(), facts_to(facts), len(self._place.lanes)]
-        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
     def _let_go(self) -> None:
         if self._now is not None:
@@ -103,7 +90,7 @@ class LaneDataset(IterableDataset[Batch]):
             return self._loaded
         job, m, lanes = self._now.place() if self._now is not None else LaneBatches(self._pipeline, self._job()).place()
         texts = json.dumps({str(lane): lanes[lane].decode() for lane in sorted(lanes)})
-        return {"format": FORMAT, "of": self._mark(), "epoch": job.epoch, "m": m, "lanes": texts}
+        return {"format": FORMAT, "of": mark(self._pipeline, job.lanes), "epoch": job.epoch, "m": m, "lanes": texts}
 
     def load_state_dict(self, state: State) -> None:
         """The next `iter()` goes on from there, and those after it begin anew."""

@@ -145,7 +145,7 @@ def worker_state(pipeline: Pipeline, going: Going) -> State:
     least, most = going.start.bounds
     whom = {"L": job.lanes, "ranks": job.ranks, "worker": job.worker, "workers": job.workers}
     whom |= {"least": least, "most": most}
-    return {"format": FORMAT, "of": _mark(pipeline), "epoch": job.epoch, "m": m, "lanes": texts, **whom}
+    return {"format": FORMAT, "of": mark(pipeline, job.lanes), "epoch": job.epoch, "m": m, "lanes": texts, **whom}
 
 
 def worker_start(pipeline: Pipeline, state: State) -> Start:
@@ -161,7 +161,7 @@ def worker_start(pipeline: Pipeline, state: State) -> Start:
         fits = False
     if not fits:
         raise StateError(f"this is not the state of a worker's lanes: {shown(state)!r}; nothing was changed")
-    if state["of"] != _mark(pipeline) or state["ranks"] != pipeline.run.world_size:
+    if state["of"] != mark(pipeline, state["L"]) or state["ranks"] != pipeline.run.world_size:
         raise StateError(
             "this state of a worker is of another recipe, other data, or another number of ranks; give it to a loader "
             "like the one that made it, or use headrace.Loader, whose states go anywhere"
@@ -180,9 +180,8 @@ def worker_start(pipeline: Pipeline, state: State) -> Start:
     return Start(place, (state["least"], state["most"]), job=job.at(state["m"], lanes))
 
 
-def _mark(pipeline: Pipeline) -> str:
-    """Changes with all that a state depends on."""
+def mark(pipeline: Pipeline, lanes: int) -> str:
+    """Changes with all that the state of a worker depends on."""
     facts = [replace(fact, epoch=0, digest=0) for fact in pipeline.facts]
-    return hashlib.blake2b(
-        json.dumps([pipeline.recipe.fingerprint(), facts_to(facts)]).encode(), digest_size=8
-    ).hexdigest()
+    text = json.dumps([pipeline.recipe.fingerprint(), facts_to(facts), lanes])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

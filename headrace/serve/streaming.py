@@ -31,13 +31,14 @@ from headrace.sequence.sample_pack import packing_of
 from headrace.sequence.samples import Faults
 from headrace.serve.entries import Entry, entries_of, limits_of
 from headrace.serve.epoch import epoch_start, first_place
+from headrace.serve.going import job_of
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.pipeline import Opener, Pipeline, open_indexed
 from headrace.serve.positions import no_view, positions, skipped_to, streaming_view
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.samples import Samples
 from headrace.serve.state import Saved
-from headrace.serve.worker import Job, Maker
+from headrace.serve.worker import Maker
 from headrace.stage import State
 
 LARGEST_STATE = 64 << 20
@@ -189,11 +190,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         place, pipeline = self._begin(workers), self._opened()
         lanes, ranks, rank = len(place.lanes), pipeline.run.world_size, pipeline.run.rank
-        turns = range(number, lanes // ranks, workers)
-        own = frozenset((place.m + rank + turn * ranks) % lanes for turn in turns)
-        facts: dict[str, Any] = {"epoch": place.epoch, "lanes": lanes, "ranks": ranks}
-        facts |= {"states": {lane: place.lanes[lane] for lane in own}, "worker": number, "workers": workers}
-        maker = Maker(pipeline, Job(number=0, m=place.m + rank, **facts))
+        job = job_of(place, pipeline.run, number, workers)
+        maker, own = Maker(pipeline, job), frozenset(job.states)
         cut: dict[int, int] = {}
         """Truncated samples of each lane."""
         try:

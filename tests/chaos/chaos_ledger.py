@@ -7,7 +7,7 @@ the checkpoint that a later launch began from, and all of the last one.
 L1  in each epoch of the timeline everything in the manifest comes exactly once
 L2  what was lost and is given again on as many ranks is the same, step by step
 L3  until lanes are dealt anew, the timeline is that of a run that was never disturbed, whatever the ranks and workers
-    (samples with limits per epoch: each epoch has the same batches; the lane it begins with may differ)
+    (samples with limits per epoch: once an epoch was taken up between two steps, those after it have the same batches)
 L4  all ranks have the same number of steps
 L5  the proof of each row is that of the manifest
 """
@@ -159,7 +159,7 @@ def check(ledger: Ledger, kind: str, manifest: dict[str, Any], reference: Ledger
         found += _epochs(ledger, manifest)
     if reference is None:
         return found
-    return found + (_same_batches if kind == "pictures" else _undisturbed)(ledger, reference)
+    return found + (_samples_undisturbed if kind == "pictures" else _undisturbed)(ledger, reference)
 
 
 def _checkpoints(ledger: Ledger) -> list[str]:
@@ -286,11 +286,11 @@ def _same_again(ledger: Ledger) -> list[str]:
     return found
 
 
-def _undisturbed(ledger: Ledger, reference: Ledger) -> list[str]:
-    """L3: up to the first re-deal, or as far as the reference goes."""
+def _undisturbed(ledger: Ledger, reference: Ledger, last: int | None = None) -> list[str]:
+    """L3: up to the first re-deal, or as far as the reference goes; or up to an epoch."""
     wanted = [entries for *_, entries in reference.committed() if entries]
-    for at, (launch, step, rank, _, entries) in enumerate(_until_dealt_anew(ledger)):
-        if at == len(wanted):
+    for at, (launch, step, rank, epoch, entries) in enumerate(_until_dealt_anew(ledger)):
+        if at == len(wanted) or (last is not None and epoch > last):
             return []
         if entries != wanted[at]:
             return [
@@ -300,22 +300,38 @@ def _undisturbed(ledger: Ledger, reference: Ledger) -> list[str]:
     return []
 
 
-def _same_batches(ledger: Ledger, reference: Ledger) -> list[str]:
-    """L3 of samples: in each epoch the same batches. Which lane an epoch begins with depends on the ranks that end the
-    one before it: each goes on with the lanes that it has."""
+def _samples_undisturbed(ledger: Ledger, reference: Ledger) -> list[str]:
+    """L3 of samples. In order as others, until an epoch ends on ranks that began it between two of their steps: each of
+    them goes on with the lanes it has, so the next epoch may begin with another one. It has the same batches then."""
+    last = _last_in_order(ledger)
+    found = _undisturbed(ledger, reference, last)
+    if found or last is None:
+        return found
     wanted: dict[int, Counter[str]] = defaultdict(Counter)
     for _, _, _, epoch, entries in reference.committed():
         wanted[epoch][json.dumps(entries)] += bool(entries)
     given: dict[int, Counter[str]] = defaultdict(Counter)
     for _, _, _, epoch, entries in _until_dealt_anew(ledger):
         given[epoch][json.dumps(entries)] += 1
-    last = max(wanted, default=0)  # in which the reference may have stopped
-    odd = {epoch: list((given[epoch] - wanted[epoch]).elements()) for epoch in given if epoch < last}
-    return [
-        f"L3: epoch {epoch} has batches that it has not without disturbance: {some[:2]}"[:800]
-        for epoch, some in odd.items()
-        if some
-    ]
+    whole = [epoch for epoch in given if last < epoch < max(wanted)]  # in its last one the reference may have stopped
+    odd = {epoch: list((given[epoch] - wanted[epoch]).elements())[:2] for epoch in whole}
+    return [f"L3: epoch {epoch} has, but not without disturbance: {some}"[:800] for epoch, some in odd.items() if some]
+
+
+def _last_in_order(ledger: Ledger) -> int | None:
+    """The first epoch that ends on ranks which took it up at a batch that is no multiple of theirs; None: none does."""
+    epoch, batches, odd = -1, 0, False
+    for launch, upto in ledger.timeline():
+        for step, given in enumerate(launch.steps(upto)):
+            here = launch.batches[0][step][0]
+            if here != epoch:
+                if odd:
+                    return epoch
+                epoch, batches = here, 0
+            if step == 0:
+                odd = batches % launch.ranks != 0
+            batches += len(given)
+    return None
 
 
 def _until_dealt_anew(ledger: Ledger) -> Iterator[tuple[int, int, int, int, list[Any]]]:

@@ -15,7 +15,7 @@ from typing import Any
 import chaos_host as host
 import pytest
 from chaos_data import make_data, shard_sizes
-from chaos_ledger import Ledger, check
+from chaos_ledger import Ledger, _samples_undisturbed, check
 from chaos_plan import SHORT, plan_of
 from chaos_recipes import crc_of
 from chaos_run import harm_file
@@ -59,7 +59,7 @@ REFERENCE = {0: [*start(0, 1, None), *(batch(0, 0, step, 2 * step, 2 * step + 1)
 
 
 def ledger_of(folder: Path, lines: dict[int, list[Line]]) -> Ledger:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for rank, own in lines.items():
         (folder / f"ledger-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in own))
     return Ledger(folder)
@@ -104,6 +104,55 @@ def test_what_is_wrong_is_told(tmp_path: Path, told: str) -> None:
     lines = good()
     WRONGS[told](lines)
     assert any(told in problem for problem in found(tmp_path, lines)), found(tmp_path, lines)
+
+
+def taken_up(at: int, later: list[int]) -> dict[int, list[Line]]:
+    """One rank gives the first batches of epoch 0, two ranks the rest of it, and epoch 1 with its batches so."""
+    first = [*start(0, 1, None, 6), *(batch(0, 0, n, n) for n in range(at)), ["commit", 0, at, 0]]
+    parts = {0: [*first, *start(1, 2, [0, at], 6)], 1: start(1, 2, [0, at], 6)}
+    batches = [(0, n) for n in range(at, 6)] + [(1, n) for n in later]
+    for n, (epoch, row) in enumerate(batches):
+        parts[n % 2].append(batch(1, epoch, n // 2, row))
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("at", "later", "told"),
+    [
+        (2, [0, 1, 2, 3, 4, 5], None),
+        (2, [1, 2, 3, 4, 5, 0], "L3: batch 6"),  # between two steps of both: nothing may turn
+        (4, [0, 1, 3, 2, 4, 5], "L3: batch 8"),
+    ],
+)
+def test_samples_keep_their_order_over_an_epoch_that_was_taken_up_at_a_step(
+    tmp_path: Path, at: int, later: list[int], told: str | None
+) -> None:
+    assert order_of_samples(tmp_path, taken_up(at, later)) == told
+
+
+def test_samples_after_an_epoch_that_was_taken_up_between_steps_are_the_same_batches(tmp_path: Path) -> None:
+    """Three ranks take it up after one batch: 1, 2, 3 and 4, 5 with a filler; then lanes begin with another one."""
+
+    def run(later: list[int]) -> dict[int, list[Line]]:
+        parts = {rank: start(1, 3, [0, 1], 6) for rank in range(3)}
+        parts[0] = [*start(0, 1, None, 6), batch(0, 0, 0, 0), ["commit", 0, 1, 0], *parts[0]]
+        given = [(0, (n,)) for n in range(1, 6)] + [(0, ())] + [(1, (n,)) for n in later]
+        for n, (epoch, rows) in enumerate(given):
+            parts[n % 3].append(batch(1, epoch, n // 3, *rows))
+        return parts
+
+    for number, (later, told) in enumerate(
+        [([1, 2, 3, 4, 5, 0], None), ([0, 1, 2, 3, 4, 5], None), ([1, 2, 3, 4, 5, 7], "L3: epoch 1")]
+    ):
+        assert order_of_samples(tmp_path / str(number), run(later)) == told
+
+
+def order_of_samples(folder: Path, ledger: dict[int, list[Line]]) -> str | None:
+    """How what is told of it begins."""
+    epochs = [(epoch, row) for epoch in range(3) for row in range(6)]
+    reference = {0: [*start(0, 1, None), *(batch(0, e, n, row) for n, (e, row) in enumerate(epochs))]}
+    found = _samples_undisturbed(ledger_of(folder / "run", ledger), ledger_of(folder / "reference", reference))
+    return " ".join(found[0].split()[:3]) if found else None
 
 
 def test_a_checkpoint_that_nobody_lived_to_write_down_is_one(tmp_path: Path) -> None:
