@@ -47,6 +47,8 @@ from headrace.testing.tokenizers import write_tokenizer
 
 SIZE = 256
 RATE = 16_000
+COUNTS = {500: 480, 640: 480, 1024: 240, 1600: 160, 3: 480, 8: 240}
+"""Images of a width, recordings of so many seconds: about as much work each."""
 PILLOW = "Pillow: open, convert, resize, tensor"
 DECODE = "headrace: decoding alone"
 DATASET = "headrace: TrueStreamingDataset"
@@ -125,7 +127,7 @@ def measure(
 def image_contenders(
     folder: Path, tokenizer: Tokenizer, size: tuple[int, int], args: argparse.Namespace
 ) -> tuple[dict[str, Callable[[], int] | None], int]:
-    count = 4 if args.quick else 480
+    count = 4 if args.quick else COUNTS[size[0]]
     path = media_corpus.photos(folder / f"photos-{size[0]}.parquet", count, size)
     data, policy = media_corpus.encoded(path, "image"), MediaPolicy()
 
@@ -186,7 +188,7 @@ def dataset(
 def sound_contenders(
     folder: Path, tokenizer: Tokenizer, seconds: int, args: argparse.Namespace
 ) -> tuple[dict[str, Callable[[], int] | None], int]:
-    count = 4 if args.quick else 480
+    count = 4 if args.quick else COUNTS[seconds]
     path = media_corpus.recordings(folder / f"recordings-{seconds}.parquet", count, seconds)
     data, policy = media_corpus.encoded(path, "audio"), MediaPolicy()
 

@@ -13,6 +13,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -70,6 +71,7 @@ class HeadraceRows:
         "headrace.serve.door",
         "headrace.recipe_yaml",
         "headrace.fetch.shelf",
+        "pyarrow.compute",
         "pyarrow.parquet",
         "rich.progress",
     )
@@ -103,7 +105,13 @@ class HeadracePacked:
 
 
 class DatasetsState:
-    imports = ("datasets", "datasets.packaged_modules.parquet.parquet", "torch")
+    imports = (
+        "datasets",
+        "datasets.packaged_modules.parquet.parquet",
+        "torch",
+        "encodings.idna",
+        "multiprocessing.synchronize",
+    )
     buffer: int | None = None
 
     def batches(self, task: Task, state: Any, rows: int) -> Iterator[tuple[int, Any]]:
@@ -148,7 +156,14 @@ class TrlSkip:
 
 
 class LitData:
-    imports = ("litdata", "litdata.streaming.item_loader", "polars", "torch", "tqdm.auto")
+    imports = (
+        "litdata",
+        "litdata.streaming.item_loader",
+        "polars",
+        "torch",
+        "torch.profiler._cupti_monitor",
+        "tqdm.auto",
+    )
 
     def batches(self, task: Task, state: Any, rows: int) -> Iterator[tuple[int, Any]]:
         from litdata import StreamingDataLoader
@@ -187,7 +202,8 @@ def main() -> None:
     if "trl.data_utils" in way.imports:
         peers.hide_broken_torchvision()
     for name in way.imports:
-        importlib.import_module(name)
+        with suppress(ModuleNotFoundError):  # what this version of a library does not have is not loaded later either
+            importlib.import_module(name)
     imported = time.monotonic()
     given = json.loads(Path(task.state).read_text() if task.state else '{"state": null, "rows": 0}')
     batches = way.batches(task, given["state"], given["rows"])

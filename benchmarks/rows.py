@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import memory
+import numpy as np
 import peers
+import pyarrow as pa
 import pyarrow.parquet as pq
 import row_resume
 from common import (
@@ -36,6 +39,9 @@ import headrace
 
 LIMIT_ROWS = "pyarrow: row dicts (limit A)"
 LIMIT_TEXT = "pyarrow: text column (limit B)"
+LIMIT_MIXED = "pyarrow: row dicts out of 24 row groups, mixed (limit C)"
+MIXED, PIECE = 24, 256
+"""Row groups that are mixed at the limit, as many as a pool has chunks; rows that become dicts at once."""
 IN_ORDER = "headrace: items, in order"
 ADDRESSED = "headrace: items, in order, each asked for its address"
 SHUFFLED = "headrace: items, shuffled"
@@ -86,7 +92,7 @@ def measure_speed(corpus: Corpus, cache: Path, args: argparse.Namespace) -> list
     lines: list[dict[str, Any]] = []
     for name in chosen:
         rate = corpus.rows / seconds[name] if name in seconds else None
-        limit = LIMIT_TEXT if "text" in name else LIMIT_ROWS
+        limit = limit_of(name)
         ratio = seconds[limit] / seconds[name] if name in seconds else None
         lines.append({"name": name, "rows_per_second": rate, "of_limit": ratio, "limit": limit[-2]})
     shown = [
@@ -97,6 +103,12 @@ def measure_speed(corpus: Corpus, cache: Path, args: argparse.Namespace) -> list
     ]
     print_table("rows per second", ("", "rows/s", "of limit"), shown)
     return lines
+
+
+def limit_of(name: str) -> str:
+    if "mixed" in name or "shuffle" in name:
+        return LIMIT_MIXED
+    return LIMIT_TEXT if "text" in name else LIMIT_ROWS
 
 
 def limits(corpus: Corpus) -> dict[str, Callable[[], int]]:
@@ -112,10 +124,33 @@ def limits(corpus: Corpus) -> dict[str, Callable[[], int]]:
         LIMIT_ROWS: lambda: row_dicts(False),
         "pyarrow: row dicts, with threads": lambda: row_dicts(True),
         LIMIT_TEXT: texts,
+        LIMIT_MIXED: lambda: peers.count(mixed(_groups(corpus, None, False))),
     }
 
 
-def _groups(corpus: Corpus, columns: list[str] | None, threads: bool) -> Any:
+def mixed(groups: Iterator[pa.Table]) -> Iterator[dict[str, Any]]:
+    """The least that a shuffle does: rows come at random out of several row groups, and of each in random order.
+
+    No addresses, no state, and no resume: what is left is what it costs to have many rows at hand instead of one.
+    """
+    chance = np.random.default_rng(0)
+
+    def rows(group: pa.Table) -> Iterator[dict[str, Any]]:
+        data = group.take(pa.array(chance.permutation(group.num_rows)))
+        return chain.from_iterable(data.slice(at, PIECE).to_pylist() for at in range(0, data.num_rows, PIECE))
+
+    waiting = map(rows, groups)
+    pool = list(islice(waiting, MIXED))
+    while pool:
+        picks = chance.integers(len(pool), size=1024).tolist()
+        for pick, row in zip(picks, map(next, map(pool.__getitem__, picks), repeat(None)), strict=True):
+            if row is None:
+                pool[pick : pick + 1] = islice(waiting, 1)
+                break
+            yield row
+
+
+def _groups(corpus: Corpus, columns: list[str] | None, threads: bool) -> Iterator[pa.Table]:
     for path in corpus.files:
         with pq.ParquetFile(path) as file:
             for i in range(file.num_row_groups):
@@ -179,6 +214,7 @@ def judge(
         at_least("items: of limit A", ratio[IN_ORDER], 0.5),
         at_least("items asked for addresses: of limit A", ratio[ADDRESSED], 0.5),
         at_least("items, text only: of limit B", ratio[TEXT], 0.6),
+        at_least("items, shuffled: of limit C", ratio[SHUFFLED], 0.8),
         at_most("shuffle: more time per item", (rate[IN_ORDER] / rate[SHUFFLED] - 1) * 100, 15, " %"),
         *(at_most(f"resume, {line['name']}: slowest", row_resume.slowest(line), 150, " ms") for line in mine),
         *(at_most(f"resume, {line['name']}: places vary", 100 * row_resume.deviation(line), 30, " %") for line in mine),

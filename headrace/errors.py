@@ -87,8 +87,9 @@ class WorkerError(HeadraceError, RuntimeError):
 
 def shown(value: object, limit: int = 200) -> str:
     """Text from outside, fit for a message: control characters escaped, length bounded."""
-    text = str(value)
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    text = str(value)[: limit + 1]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= limit else text[:limit] + "…"
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Files:
     def seal(self, fd: int) -> None:
         """Nobody writes to it from here on, also not through another name."""
         os.fchmod(fd, 0o444)
+
+    def mark(self, fd: int, name: str, value: bytes) -> None:
+        """Have the file itself say something, whatever becomes of those beside it. Not every disk can."""
+        os.setxattr(fd, name, value)
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
@@ -76,7 +81,7 @@ def process_tag() -> str:
 
 
 def host_tag() -> str:
-    """This boot of this machine, as seen from this pid namespace: pids of another one mean nothing here."""
+    """This boot of this machine, and after a dash the pid namespace: pids of another one mean nothing here."""
     global _HOST
     if _HOST is None:
         import hashlib
@@ -84,14 +89,47 @@ def host_tag() -> str:
         parts = []
         for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
             try:
-                parts.append(os.readlink(path) if path.endswith("pid") else Path(path).read_text())  # noqa: PTH115
+                part = os.readlink(path) if path.endswith("pid") else Path(path).read_text()  # noqa: PTH115
             except OSError:
-                parts.append(os.uname().nodename)
-        _HOST = hashlib.blake2b("|".join(parts).encode(), digest_size=5).hexdigest()
+                part = os.uname().nodename
+            parts.append(hashlib.blake2b(part.encode(), digest_size=5).hexdigest())
+        _HOST = "-".join(parts)
     return _HOST
 
 
 _HOST: str | None = None
+
+
+def is_of_earlier_boot(tag: str, path: Path) -> bool:
+    """Whether the process of a `process_tag`, which made the file `path`, ended with an earlier boot of this machine.
+
+    So it did where the boot is another, the disk is this machine's alone, and the file was not touched since this boot.
+    Each of them could deceive: containers may have a boot of their own, disks may be shared, clocks may jump.
+    """
+    boot, dash, _ = tag.partition(".")[0].partition("-")
+    if not dash or boot == host_tag().partition("-")[0]:
+        return False
+    try:
+        found = path.lstat()
+        return found.st_mtime < _boot_moment() - CLOCK_SECONDS and _is_own_disk(found.st_dev)
+    except (OSError, AttributeError):
+        return False
+
+
+def _boot_moment() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+CLOCK_SECONDS = 2.0
+"""So much a clock may have been corrected by."""
+_OWN_DISKS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
+
+
+def _is_own_disk(device: int) -> bool:
+    """Whether the file system of a device is one that only one machine can have mounted."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    lines = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return any(line[line.index("-") + 1] in _OWN_DISKS for line in lines if line[2] == number)
 
 
 def start_time(pid: int) -> int:

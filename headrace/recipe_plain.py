@@ -16,6 +16,8 @@ LATER = frozenset({"frames"})
 
 def plain(value: Any, *, defaults: bool) -> Any:
     """A description as JSON values; with `defaults`, all its fields, else those that differ from them."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if isinstance(value, Source) and _reads_back(value):
         return str(value)
     if isinstance(value, tuple | list):

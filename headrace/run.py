@@ -12,7 +12,7 @@ from operator import index
 from pathlib import Path
 from typing import Literal, Self
 
-from headrace.errors import SpecError, shown
+from headrace.errors import NotAllowed, SpecError, shown
 from headrace.files import start_time
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -85,8 +85,8 @@ def _half_of_memory() -> int:
     """Half of what is free on this machine, or of what our control group allows."""
     found = [1 << 62]
     try:
-        text = Path("/proc/meminfo").read_text()
-        found += [int(kib) << 10 for kib in re.findall(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)]
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):
         pass  # another system, or no limit
@@ -95,9 +95,21 @@ def _half_of_memory() -> int:
 
 def hub_token() -> str | None:
     """The user's Hub token, read at each use and kept nowhere."""
-    from huggingface_hub import get_token
+    from huggingface_hub import constants, get_token
 
-    return get_token()
+    try:
+        return get_token()
+    except UnicodeDecodeError:
+        where = shown(constants.HF_TOKEN_PATH, 1000)
+        raise SpecError(f"{where} should hold the Hub's token and is no text; log in again (hf auth login)") from None
+    except OSError as error:
+        if error.filename is None or os.fspath(error.filename) != os.fspath(constants.HF_TOKEN_PATH):
+            raise
+        where = shown(constants.HF_TOKEN_PATH, 1000)
+        raise NotAllowed(
+            f"{where} should hold the Hub's token and cannot be read ({error.strerror}); "
+            f"make it a file of yours (chown, chmod 600), or remove it to go on without a token, or set HF_TOKEN"
+        ) from error
 
 
 _TOKENIZER_THREADS = {"fast": 0, "forked": 0}

@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.catalog.hub_origin import HubOrigin
 from headrace.catalog.shard import Shard
+from headrace.fetch.leases import Grade
 from headrace.testing.hub import LocalHub
 
 REPO = "me/rows"
@@ -48,6 +49,15 @@ def leftovers(root: Path) -> list[str]:
         for path in root.rglob("*")
         if path.name.endswith(".part") or (path.parent.name == ".leases" and path.is_file())
     )
+
+
+def leases_of(root: Path, grade: Grade) -> set[str]:
+    """The keys of the files that somebody has a lease of this grade on."""
+    try:
+        names = [path.name for path in (root / "hf_shards" / ".leases").iterdir()]
+    except FileNotFoundError:
+        return set()
+    return {name.partition(".")[0] for name in names if Grade.of(name) is grade}
 
 
 def wait_until(what: Callable[[], object], seconds: float = 10) -> None:

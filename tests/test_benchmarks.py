@@ -32,7 +32,7 @@ def test_rows_benchmark_reports_speed_resume_memory_and_targets(tmp_path: Path) 
     assert all(places <= set(line) for line in found["resume"])
     assert {"median_ms", "max_ms", "max_cpu_ms"} <= set(found["state"][0])
     assert len(found["memory"]["mb_after_each_epoch"]) == 4
-    assert len(found["targets"]) == 15
+    assert len(found["targets"]) == 16
 
 
 def test_shuffle_benchmark_reports_pairs_of_each_way_and_targets(tmp_path: Path) -> None:

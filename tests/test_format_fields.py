@@ -256,3 +256,22 @@ def test_missing_media_are_missing(value: Any) -> None:
 def test_a_row_tells_its_columns_and_its_fields() -> None:
     row = Row({"a": 1}, {"b": "a"})
     assert (list(row), len(row), row["b"], row.get("c")) == (["a", "b"], 2, 1, None)
+
+
+def test_what_was_found_out_about_columns_is_of_these_columns_only() -> None:
+    """It is kept from row to row: neither other columns, nor another map, nor what the values are may go by it."""
+    assert Row({"question": "q", "Prompt": "p"}).find("prompt") == "p"
+    assert Row({"question": "q", "Prompt": ""}).find("prompt") == "q"
+    assert Row({"Prompt": "p", "question": "q"}, {"context": "Prompt"}).find("prompt") == "q"
+    assert Row({"question": "q", "Prompt": "p"}, {"context": "question"}).find("prompt") == "p"
+    assert Row({"question": "q"}).find("prompt") == "q"
+    assert Row({"a0": "x", "a1": "y"}).find("options") == ["x", "y"]
+    assert Row({"a0": "x", "a1": ""}).find("options") == ["x"]
+    assert Row({"a1": "y"}).find("options") is None
+    assert Row({"meta": {"video_id": "v"}}).find("video_id") == "v"
+    assert Row({"meta": {}}).find("video_id") is None
+    assert Row({"x": 1}).find("x", "y", "X") == 1
+    assert Row({"x": 1}).find("x", "y") is None
+    many = {f"c{i}": i for i in range(1000)}
+    assert Row({**many, "question": "q"}).find("prompt") == "q"
+    assert Row(many).find("prompt") is None

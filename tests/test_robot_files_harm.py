@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from headrace.catalog.remote import RemoteOrigin
 from headrace.catalog.shard import Shard
 from headrace.errors import Unreachable
 from headrace.fetch.cache import ShardCache
+from headrace.fetch.leases import Grade
 from headrace.lerobot import files as module
 from headrace.lerobot.files import VideoFiles
 from headrace.lerobot.ranges import range_of
@@ -63,9 +64,9 @@ class TestRoom:
     ) -> None:
         remove = ShardCache._remove
 
-        def slowly(cache: ShardCache, place: Path) -> bool:
+        def slowly(cache: ShardCache, place: Path, but: Collection[Grade] = ()) -> bool:
             time.sleep(0.05)
-            return remove(cache, place)
+            return remove(cache, place, but)
 
         monkeypatch.setattr(ShardCache, "_remove", slowly)
         with VideoFiles(repo, ShardCache(tmp_path, limit=300_000)) as files:

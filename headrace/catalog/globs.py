@@ -9,7 +9,7 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.catalog.plain import explain_open
@@ -40,7 +40,7 @@ def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]
         return
     if part == "**" and rest:
         yield from _matches(folder, rest, above)
-    fits = re.compile(fnmatch.translate("*" if part == "**" else part)).match
+    fits = _fits("*" if part == "**" else part)
     for entry in _entries(folder):
         if not fits(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):
             continue
@@ -53,6 +53,14 @@ def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]
                 yield from _matches(f"{path}/", rest, above | here)
             elif not here <= above:
                 yield from _matches(f"{path}/", parts, above | here)
+
+
+def _fits(part: str) -> Callable[[str], object]:
+    """Whether a name matches a pattern. One `*` is what most patterns are, and needs no expression made for it."""
+    start, star, end = part.partition("*")
+    if not star or glob.has_magic(start) or glob.has_magic(end):
+        return re.compile(fnmatch.translate(part)).match
+    return lambda name: len(name) >= len(start) + len(end) and name.startswith(start) and name.endswith(end)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

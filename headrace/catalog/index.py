@@ -21,6 +21,7 @@ from headrace.catalog.schemas import Agreement, Schema, check_names
 from headrace.catalog.shard import Shard
 from headrace.errors import shown
 from headrace.files import keep_json, read_whole
+from headrace.limits import starting
 from headrace.locks import locked
 
 if TYPE_CHECKING:
@@ -148,7 +149,11 @@ class Index:
             return read_footer(shard) if count_lines is None else count_lines(shard, beat)
 
         found: list[ShardIndex] = []
-        with _progress(what, len(shards)) as step, ThreadPoolExecutor(READERS, "headrace-index") as threads:
+        with (
+            starting(f"threads for {what}"),
+            _progress(what, len(shards)) as step,
+            ThreadPoolExecutor(READERS, "headrace-index") as threads,
+        ):
             try:
                 for result in threads.map(read, shards):
                     found.append(result)
@@ -180,7 +185,8 @@ class Counts:
     def groups(self, shard: int) -> tuple[I64, I64, I64]:
         found = self.index.shard(shard)
         if isinstance(found, GroupRows):
-            return found.rows, found.nbytes(None), found.nbytes(self.columns)
+            whole = found.nbytes(None)
+            return found.rows, whole, whole if self.columns is None else found.nbytes(self.columns)
         return _line_groups(found)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,20 @@ def open_index(
     if source.kind == "hf":
         return _open_hub(source, run, revision)
     listing = _list_files(source, run)
-    folder = run.cache_dir / "file_index"
+    folder = index_folder(run, "file_index")
     path = folder / f"{source.kind}-{listing.revision}.json"
     if revision is not None and revision != listing.revision:
         plain = re.fullmatch(r"files-[0-9a-f]+", revision)  # it comes from a state
         raise _changed(source, listing, folder / f"{source.kind}-{revision}.json" if plain else None)
     return Index(listing, path, count_lines)
+
+
+def index_folder(run: Run, name: str) -> Path:
+    """Made for us alone: what a private repo or folder has in it is nobody else's to know."""
+    folder = run.cache_dir / name
+    with suppress(OSError):  # whoever writes into it says why not
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def _list_files(source: Source, run: Run) -> Listing:
@@ -53,7 +62,7 @@ def _list_files(source: Source, run: Run) -> Listing:
 
 
 def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
-    folder = run.cache_dir / "hf_index" / source.path
+    folder = index_folder(run, "hf_index") / source.path
     with locked(folder / ".lock") as beat:
         commit = pin_commit(source, run, folder, revision)
         path = folder / f"{_index_name(source)}~{commit}.json"

@@ -13,6 +13,7 @@ from typing import Any
 from headrace.catalog.filelike import FileLike
 from headrace.catalog.shard import Shard
 from headrace.errors import DataError, shown
+from headrace.limits import is_task_limit, too_many_tasks
 
 AGAIN = "fetch it, or write it, again"
 MOST_TRIED = 1000
@@ -20,7 +21,9 @@ MOST_TRIED = 1000
 
 
 def said(error: BaseException) -> str:
-    """pyarrow's words, on one line."""
+    """pyarrow's words, on one line. Where it got no thread, the data is not to blame: that is raised."""
+    if is_task_limit(error):
+        raise too_many_tasks("a thread of pyarrow", error) from error
     return shown(" ".join(str(error).split()))
 
 

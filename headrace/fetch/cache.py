@@ -19,7 +19,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -28,8 +28,9 @@ from headrace.catalog.shard import Origin, Shard, safe_parts
 from headrace.catalog.stop import Stop, beat, pause, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
 from headrace.fetch import sidecar
+from headrace.fetch.cache_room import Room
 from headrace.fetch.download import FULL, download, explained, hash_of, is_hash, is_orphan
-from headrace.fetch.leases import POLL_SECONDS, Lease, Leases
+from headrace.fetch.leases import POLL_SECONDS, Grade, Lease, Leases
 from headrace.fetch.sidecar import Sidecar, look
 from headrace.files import PART, REAL, Files, make_private_folder, remove_quietly
 from headrace.locks import Lock
@@ -37,6 +38,8 @@ from headrace.locks import Lock
 log = logging.getLogger(__name__)
 
 TOP = "hf_shards"
+TRIES = 50
+"""At a name that others take and give up at the same time."""
 Cleanup = Literal["auto", "keep"]
 
 
@@ -49,11 +52,13 @@ class ShardCache:
         self.limit = limit
         self._top = root / TOP
         self._files = files
-        self._leases = Leases(self._top / ".leases", files)
+        self._leases = Leases(self._top / sidecar.LEASES, files)
+        self._room = Room(self._top, limit, self._in_use, self._remove)
         self._strict = False
 
     def strict(self) -> ShardCache:
-        """The same cache, which refuses what does not fit beside the files in use, and never goes over its limit."""
+        """The same cache, which refuses what does not fit beside the files in use, and never goes over its limit. What
+        was fetched ahead counts as in use."""
         other = copy.copy(self)
         other._strict = True
         return other
@@ -113,7 +118,8 @@ class ShardCache:
                 self._remove(place)
 
     def sweep(self) -> None:
-        """Remove what dead processes left: partial files, leases, marks, locks, names taken in vain."""
+        """Remove what dead processes left: partial files, leases, marks, locks, names taken in vain, what is over the
+        limit."""
         if not self._top.is_dir():
             return
         if self._leases.folder.is_dir():
@@ -129,6 +135,7 @@ class ShardCache:
             beat()
             if not os.path.lexists(place):
                 self._remove(place)
+        self._room.keep()
 
     # --- a name, and the right to use it
 
@@ -208,10 +215,14 @@ class ShardCache:
             if not self._is_content(shard, place):
                 return False
             ours = dataclasses.replace(ours.seen(there), ours=False)
-        if ours.reserve(place, self._files):
-            return True
-        found = sidecar.read(place, self._files)
-        return found is not None and found.holds(shard)
+        for _ in range(TRIES):
+            if ours.reserve(place, self._files):
+                return True
+            found = sidecar.read(place, self._files)
+            if found is not None:
+                return found.holds(shard)
+            # Whoever had the name has given it up since: it is free again.
+        return False
 
     def _prepare(self, place: Path) -> None:
         """All folders on the way, none of them a link that leads out of the cache."""
@@ -231,14 +242,24 @@ class ShardCache:
     def _key(self, place: Path) -> str:
         return hashlib.blake2b(str(place.relative_to(self._top)).encode(), digest_size=12).hexdigest()
 
-    def _lease(self, place: Path) -> Lease:
-        file = self._leases.claim(self._key(place))
-        return Lease(place, file, partial(self._release, place, file))
+    def _in_use(self, place: Path) -> bool:
+        return self._leases.in_use(self._key(place))
 
-    def _release(self, place: Path, file: Path, keep: bool) -> None:
+    def _lease(self, place: Path) -> Lease:
+        return Lease(place, self._leases.claim(self._key(place)), self)
+
+    def released(self, path: Path, file: Path, keep: bool) -> None:
+        """A lease of ours is over."""
         remove_quietly(file, self._files)
         if not keep and self.cleanup == "auto":
-            self._remove(place)
+            self._remove(path)
+        self._room.keep_again()
+
+    def turned(self, file: Path, grade: Grade) -> Path:
+        """A lease of ours has another grade."""
+        file = self._leases.turn(file, grade)
+        self._room.keep_again()
+        return file
 
     # --- the file
 
@@ -266,18 +287,30 @@ class ShardCache:
             if not found.ours:
                 remove_quietly(sidecar.path_beside(place), self._files)
                 return False
-            self._make_room(shard)
+            self._room.make(shard, ahead=self._strict)
             with stopped_by(None, on_beat=lock.touch):
-                there = download(shard, place, files=self._files, make_room=self._evict)
-            found.seen(there).write(place, self._files)
+                mark = partial(found.mark, place)
+                there = download(shard, place, files=self._files, make_room=self._evict, mark=mark)
+            self._know(found.seen(there), shard, place)
             return True
         finally:
             lock.release()
 
+    def _know(self, found: Sidecar, shard: Shard, place: Path) -> None:
+        """Write the sidecar of a file that is right; on a full disk, with room made for it."""
+        for last in (False, True):
+            try:
+                found.write(place, self._files)
+                return
+            except NoSpace as error:
+                if last or not self._evict(1):
+                    cause = error.__cause__
+                    raise explained(cause if isinstance(cause, OSError) else error, shard, place) from error
+
     def _is_my_turn(self, shard: Shard, place: Path, lock: Lock) -> bool:
         """Wait until the file is there (False) or until it is on us to fetch it (True)."""
         patience = float(getattr(shard.origin, "stall_seconds", 30.0))
-        last, since = -1, time.monotonic()
+        last, since, dead = -1, time.monotonic(), False
         while True:
             taken = lock.take()
             if self.looks_right(shard, place):
@@ -287,10 +320,11 @@ class ShardCache:
             alive, sign = lock.owner()
             if sign != last:
                 last, since = sign, time.monotonic()
-            # A dead owner's lock may live on in a process that it forked.
-            if alive is False or time.monotonic() - since > patience:
+            # A dead owner's lock is ours at the next turn, unless it lives on in a process that the owner forked.
+            if (dead and alive is False) or time.monotonic() - since > patience:
                 log.warning("%s: whoever is downloading it shows no sign of life; going on without waiting", shard)
                 return True
+            dead = alive is False
             pause(POLL_SECONDS)
 
     def _repaired(self, shard: Shard, place: Path, found: Sidecar) -> bool:
@@ -304,7 +338,7 @@ class ShardCache:
             place.chmod(0o444)
             there = place.lstat()
         if self._is_content(shard, place):
-            found.seen(there).write(place, self._files)
+            self._know(found.seen(there), shard, place)
             return True
         log.warning("%s: the cached file %s is damaged; fetching it again", shard, shown(place))
         return False
@@ -317,56 +351,11 @@ class ShardCache:
 
     # --- room
 
-    def _make_room(self, shard: Shard) -> None:
-        """Keep to the limit, as far as files in use let us."""
-        if self.limit is None:
-            return
-        if shard.size > self.limit:
-            raise NoSpace(
-                f"{shard} needs {shard.size:,} bytes, but the cache limit is {self.limit:,} bytes; raise "
-                f"HEADRACE_CACHE_BYTES to hold at least two shards"
-            )
-        sizes = self._sizes()
-        over = sum(sizes.values()) - self.limit
-        if over > 0 and over > (freed := self._free(over, sizes)):
-            if self._strict:
-                why = f"the cache limit is {self.limit:,} bytes, and all other files are being read"
-                raise NoSpace(f"{shard} needs {shard.size:,} bytes, but {why}; raise HEADRACE_CACHE_BYTES")
-            log.warning(
-                "%s: the cache limit of %s bytes is exceeded by %s bytes, because all other shards are being read",
-                shard,
-                f"{self.limit:,}",
-                f"{over - freed:,}",
-            )
-
     def _evict(self, needed: int) -> bool:
-        return self._free(needed, self._sizes()) > 0
+        return self._room.free(needed) > 0
 
-    def _free(self, needed: int, sizes: dict[Path, int]) -> int:
-        """Remove files that nobody uses, those unused for longest first, until so many bytes are free."""
-        freed = 0
-        for place in sorted(sizes, key=sidecar.last_use):
-            if freed >= needed:
-                break
-            if os.path.lexists(place) and self._remove(place):
-                freed += sizes[place]
-        return freed
-
-    def _sizes(self) -> dict[Path, int]:
-        """Bytes of each file of ours, and of those that somebody is fetching now."""
-        sizes = {}
-        for place, known in sidecar.walk(self._top):
-            there = _lstat(place)
-            if not known.ours:
-                continue
-            if there is not None:
-                sizes[place] = there.st_size
-            elif self._leases.in_use(self._key(place)):
-                sizes[place] = max(known.size, 0)
-        return sizes
-
-    def _remove(self, place: Path) -> bool:
-        """Remove a file of ours and its sidecar, unless somebody uses it."""
+    def _remove(self, place: Path, but: Collection[Grade] = ()) -> bool:
+        """Remove a file of ours and its sidecar, unless somebody has a lease on it, `but` for some grades."""
 
         def unlink() -> None:
             found = sidecar.read(place, self._files)
@@ -374,7 +363,7 @@ class ShardCache:
                 remove_quietly(place, self._files)
                 remove_quietly(sidecar.path_beside(place), self._files)
 
-        return self._leases.remove(self._key(place), unlink)
+        return self._leases.remove(self._key(place), unlink, but)
 
     def _remove_stale(self, part: Path) -> None:
         there = _lstat(part)

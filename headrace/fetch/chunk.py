@@ -20,6 +20,10 @@ SEGMENT_ROWS = 256
 """Rows become Python values in runs of at most so many rows and bytes: values that are few stay in the processor's
 cache until they are given out. What is left of the chunk stays Arrow data.
 """
+FEW = 4
+"""So many rows are picked out of a chunk as it was read; where more are asked for, all of it is put into order. For the
+first batch after a resume many chunks are asked for a row or two.
+"""
 
 Columns: TypeAlias = dict[str, Sequence[Any]]
 
@@ -54,8 +58,10 @@ class OpenChunk:
         them; `prefix`: the start of their addresses.
         """
         self.chunk, self._order, self._prefix = chunk, order, prefix
-        in_order = bool((order[1:] > order[:-1]).all())
-        self._data = data if in_order else _reordered(data, order)
+        head = order[:8].tolist()
+        in_order = head == sorted(head) and bool((order[1:] > order[:-1]).all())
+        self._data, self._is_ordered = data, in_order
+        self._picked = 0
         most = chunk.rows if in_order else SEGMENT_ROWS
         self._step = max(1, min(most, SEGMENT_BYTES * chunk.rows // max(chunk.nbytes, 1)))
         self._at = -1
@@ -83,14 +89,34 @@ class OpenChunk:
     def part(self, first: int, count: int, arrays: str | None = None) -> Columns | list[dict[str, Any]]:
         """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are. `arrays`: a column
         whose lists of whole numbers stay out of Python: they come as numpy arrays."""
+        if not self._is_ordered and (self._picked + count > FEW or isinstance(self._data, list)):
+            self._data, self._is_ordered = _reordered(self._data, self._order), True
         if isinstance(self._data, list):
             return self._data[first : first + count]
-        batch, numbers = self._data.slice(first, count), self.numbers(first, count)
+        if self._is_ordered:
+            batch = self._data.slice(first, count)
+        else:
+            self._picked += count
+            if arrays is None and (few := self._few(first, count)) is not None:
+                return few
+            batch = taken(self._data, self._order[first : first + count])
+        numbers = self.numbers(first, count)
         names = batch.schema.names
         return {
             name: slices_of(batch.column(i)) if name == arrays else self._values(batch.column(i), name, numbers)
             for i, name in enumerate(names)
         }
+
+    def _few(self, first: int, count: int) -> Columns | None:
+        """The same, value by value; None where one cannot be read."""
+        import pyarrow as pa
+
+        batch, rows = self._data, self._order[first : first + count].tolist()
+        try:
+            named = zip(batch.schema.names, batch.columns, strict=True)
+            return {name: [column[i].as_py() for i in rows] for name, column in named}
+        except (pa.ArrowException, ValueError, OverflowError):
+            return None
 
     def _segment(self, first: int) -> Iterator[Row]:
         """The rows from `first` on that become Python values at once."""

@@ -21,7 +21,17 @@ from headrace.catalog.retry import RETRY, rest
 from headrace.catalog.shard import Broken, Restart, Shard
 from headrace.catalog.stop import Stop, beat, stopped_by
 from headrace.errors import FetchError, HeadraceError, Integrity, NoSpace, shown
-from headrace.files import PART, REAL, Files, explain_os_error, is_alive, part_owner, remove_quietly, unique_part
+from headrace.files import (
+    PART,
+    REAL,
+    Files,
+    explain_os_error,
+    is_alive,
+    is_of_earlier_boot,
+    part_owner,
+    remove_quietly,
+    unique_part,
+)
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -44,11 +54,12 @@ def download(
     on_progress: Callable[[int], None] | None = None,
     stop: Stop | None = None,
     make_room: Callable[[int], bool] | None = None,
+    mark: Callable[[Files, int], None] | None = None,
 ) -> os.stat_result:
     """Fetch `shard` to `target`, and return what the published file looks like.
 
     `on_progress` is told the number of bytes there are. When the disk is full, `make_room` is asked once to free the
-    number of bytes that are missing, and says whether it freed any.
+    number of bytes that are missing, and says whether it freed any. `mark` is called with the whole file, open.
     """
     part = _Part(shard, target, files)
     with stopped_by(stop):
@@ -56,7 +67,7 @@ def download(
             try:
                 part.open()
                 _fill(part, on_progress)
-                return part.publish()
+                return part.publish(mark)
             except HeadraceError:
                 part.discard()
                 raise
@@ -108,6 +119,8 @@ def is_orphan(part: Path, touched: float | None = None) -> bool:
         alive = is_alive(part_owner(part))
     except ValueError:
         alive = None
+    if alive is None and is_of_earlier_boot(part_owner(part), part):
+        return True
     if alive is None:
         return touched is not None and time.time() - touched > ELSEWHERE_SECONDS
     return not alive
@@ -211,13 +224,15 @@ class _Part:
         self.rewind()
 
     def rewind(self) -> None:
-        """Throw away what was half written when a write failed."""
-        if self._fd >= 0:
+        """Throw away what was half written when a write failed. A file that has its name is whole, and left alone."""
+        if self._fd >= 0 and not self._named:
             self._files.truncate(self._fd, self.size)
             os.lseek(self._fd, self.size, os.SEEK_SET)
 
-    def publish(self) -> os.stat_result:
+    def publish(self, mark: Callable[[Files, int], None] | None) -> os.stat_result:
         if not self._named:
+            if mark is not None:
+                mark(self._files, self._fd)
             self._files.fsync(self._fd)
             self._files.seal(self._fd)
             self._files.rename(self._path, self._target)

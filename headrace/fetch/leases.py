@@ -1,6 +1,7 @@
 """Who is using which cached file: leases keep it there.
 
 A lease is an empty file named after the process that holds it, so that it ends with that process, however it ends.
+Its grade says how much the file is needed: only one that is being read stays whatever happens.
 Whoever wants to remove a file puts up a mark first and looks for leases then; whoever wants to use it puts up a lease
 first and looks for marks then. So one of the two sees the other, in any order of events and without a lock.
 """
@@ -11,43 +12,74 @@ import itertools
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from headrace.catalog.stop import pause
 from headrace.fetch.download import ELSEWHERE_SECONDS
-from headrace.files import Files, is_alive, process_tag, remove_quietly
+from headrace.files import Files, is_alive, is_of_earlier_boot, process_tag, remove_quietly
 from headrace.locks import Lock
 
 POLL_SECONDS = 0.05
 REMOVAL_SECONDS = 5.0
 """A removal that takes longer between mark and unlink gives up. Whoever waits for one waits twice as long."""
 MARK_SECONDS = 60.0
-"""So long a mark of another machine, or of an earlier boot of this one, counts: its removal is long over then."""
+"""So long a mark of another machine counts: its removal is long over then."""
 REMOVING = ".rm"
 LOCK = ".lock"
 
 _numbers = itertools.count()
 
 
+class Grade(Enum):
+    """How much a file is needed, by the ending of its lease's name. The others go where room is needed."""
+
+    READ = ""
+    AHEAD = ".ahead"
+    """Fetched, and not asked for yet. Whatever else is fetched ahead leaves it alone."""
+    KEPT = ".kept"
+    """All of it that is needed now is in memory; a resume would need it again."""
+
+    @classmethod
+    def of(cls, name: str) -> Grade | None:
+        """The grade of a lease; None: the name is that of a mark or a lock."""
+        ending = name[name.rfind(".") :]
+        if ending in (REMOVING, LOCK):
+            return None
+        return next((grade for grade in (cls.AHEAD, cls.KEPT) if ending == grade.value), cls.READ)
+
+
 class Lease:
     """The right to read one file. It is over when it is released, when it is forgotten, and when the process ends."""
 
-    def __init__(self, path: Path, file: Path | None = None, release: Callable[[bool], None] | None = None) -> None:
+    def __init__(self, path: Path, file: Path | None = None, holder: Holder | None = None) -> None:
         self.path = path
         self.file = file
         """What stands for it on disk; None for a file of the user's, which needs no lease."""
+        self.grade = Grade.READ
         self._pid = os.getpid()
-        self._release = release
+        self._holder = holder
         self._forgotten = weakref.finalize(self, _forget, file, self._pid)
 
     def release(self, keep: bool = False) -> None:
         """Let go of the file; unless `keep`, it may be removed. The second time does nothing."""
         # A forked child has a copy of the object, not of the right.
-        if self._forgotten.detach() and self._pid == os.getpid() and self._release is not None:
-            self._release(keep)
+        if self._forgotten.detach() and self._pid == os.getpid() and self._holder is not None and self.file is not None:
+            self._holder.released(self.path, self.file, keep)
+
+    def turn(self, grade: Grade) -> None:
+        """Need the file less from here on. To need it more again takes another lease: it may be gone by then."""
+        if self._holder is None or self.file is None or not self._forgotten.alive:
+            return
+        if grade is Grade.READ or self.grade in (grade, Grade.KEPT):
+            return
+        self.file = self._holder.turned(self.file, grade)
+        self.grade = Grade.of(self.file.name) or Grade.READ
+        self._forgotten.detach()
+        self._forgotten = weakref.finalize(self, _forget, self.file, self._pid)
 
     def touch(self) -> None:
         """Show other machines that this lease is still meant."""
@@ -64,6 +96,13 @@ class Lease:
         self.release()
 
 
+class Holder(Protocol):
+    """Whoever gave a lease out, and is told what becomes of it."""
+
+    def released(self, path: Path, file: Path, keep: bool) -> None: ...
+    def turned(self, file: Path, grade: Grade) -> Path: ...
+
+
 class Leases:
     """The folder of leases, marks and locks of one cache."""
 
@@ -76,9 +115,19 @@ class Leases:
         self._files.close(self._files.create(path))
         return path
 
-    def in_use(self, key: str) -> bool:
-        """Whether there is a lease of a living process. Those of dead ones are removed."""
-        return any(self._lives(path) for path in self._entries(key) if path.suffix not in (REMOVING, LOCK))
+    def turn(self, file: Path, grade: Grade) -> Path:
+        """Another grade for a lease, which is no higher: who looks at this moment may see none at all."""
+        other = file.with_name(file.name.removesuffix(Grade.AHEAD.value) + grade.value)
+        try:
+            self._files.rename(file, other)
+        except OSError:
+            return file
+        return other
+
+    def in_use(self, key: str, but: Collection[Grade] = ()) -> bool:
+        """Whether there is a lease of a living process, `but` for some grades. Those of dead ones are removed."""
+        found = ((path, Grade.of(path.name)) for path in self._entries(key))
+        return any(self._lives(path) for path, grade in found if grade is not None and grade not in but)
 
     def is_being_removed(self, key: str) -> bool:
         return any(self._lives(path) for path in self._entries(key) if path.suffix == REMOVING)
@@ -91,8 +140,8 @@ class Leases:
                 return
             pause(POLL_SECONDS)
 
-    def remove(self, key: str, unlink: Callable[[], None]) -> bool:
-        """Call `unlink`, unless somebody has a lease. True if it was called."""
+    def remove(self, key: str, unlink: Callable[[], None], but: Collection[Grade] = ()) -> bool:
+        """Call `unlink`, unless somebody has a lease, `but` for some grades. True if it was called."""
         began = time.monotonic()
         mark = self.folder / f"{key}.{process_tag()}.{next(_numbers)}{REMOVING}"
         try:
@@ -101,7 +150,7 @@ class Leases:
             return False  # without a mark it is not safe, so the file stays
         try:
             # Having slept in between, we may have been waited for in vain.
-            free = not self.in_use(key) and time.monotonic() - began < REMOVAL_SECONDS
+            free = not self.in_use(key, but) and time.monotonic() - began < REMOVAL_SECONDS
             if free:
                 unlink()
             return free
@@ -128,6 +177,8 @@ class Leases:
         fields = path.name.removesuffix(REMOVING).split(".")
         try:
             alive = is_alive(".".join(fields[1:4]))
+            if alive is None and is_of_earlier_boot(".".join(fields[1:4]), path):
+                alive = False
             if alive is None:
                 patience = MARK_SECONDS if path.suffix == REMOVING else ELSEWHERE_SECONDS
                 alive = abs(time.time() - path.lstat().st_mtime) < patience

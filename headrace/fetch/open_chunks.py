@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.fetch.chunk import OpenChunk, in_place
 from headrace.fetch.plan import Chunk, Order
-from headrace.fetch.pool import Draws, Slot
+from headrace.fetch.pool import Draws, Pool, Slot
 
 if TYPE_CHECKING:
     from headrace.rng import I64
@@ -19,14 +19,17 @@ class Shelves(Protocol):
     def plan(self, numbers: I64, cold: int) -> None: ...
     def want(self, chunks: Iterable[Chunk]) -> None: ...
     def open(self, chunk: Chunk, order: I64, epoch: int) -> OpenChunk: ...
+    def finished(self, number: int) -> None: ...
     def keep_only(self, needed: set[int], saved: set[int]) -> None: ...
     def close(self) -> None: ...
 
 
 class OpenChunks:
-    def __init__(self, shelf: Shelves, label: Callable[[int], str]) -> None:
-        self._shelf, self._label = shelf, label
+    def __init__(self, shelf: Shelves, label: Callable[[int], str], pool: Pool) -> None:
+        self._shelf, self._label, self._pool = shelf, label, pool
         self._open: dict[Slot, OpenChunk] = {}
+        self._reading: set[int] = set()
+        """Shards that were read from, and may be again."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -47,7 +50,15 @@ class OpenChunks:
                     if other not in self._open:
                         self._open[other] = self.read(other.chunk, order)
             found = self._open[slot] = self.read(slot.chunk, order)
+            self._reading.add(slot.chunk.shard)
+            self._finish({s.chunk.shard for s in slots if s not in self._open} | self._pool.shards_ahead())
         return found
+
+    def _finish(self, in_sight: set[int]) -> None:
+        """Have the shards put by that nothing in sight will be read from."""
+        for shard in self._reading - in_sight:
+            self._shelf.finished(shard)
+        self._reading &= in_sight
 
     def read(self, chunk: Chunk, order: Order) -> OpenChunk:
         with in_place(self._label(chunk.shard), chunk):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.catalog.filelike import FileLike
-from headrace.catalog.footer import Leaf, check_num_values, footer_bytes, leaves, parse_footer
+from headrace.catalog.footer import Leaf, check_num_values, digest_of, footer_bytes, leaves, parse_footer
 from headrace.catalog.local import LocalOrigin, open_listed
 from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
@@ -27,9 +27,10 @@ DICTIONARY_BYTES = 8
 class ParquetReader:
     """The chunks of one shard. Slices of a large row group are served by one pass while they are asked for in order."""
 
-    def __init__(self, shard: Shard, path: Path | None, columns: list[str] | None) -> None:
-        """`path`: the shard on disk; None: its bytes are read by range from where it lies."""
-        self.shard, self.columns, self._path = shard, columns, path
+    def __init__(self, shard: Shard, path: Path | None, columns: list[str] | None, digest: str = "") -> None:
+        """`path`: the shard on disk; None: its bytes are read by range from where it lies. `digest`: of its footer, as
+        it was found to be sound."""
+        self.shard, self.columns, self._path, self._digest = shard, columns, path, digest
         self._ranges: _RangeFile | None = None
         self._pages: Any = None
         self._leaves: list[tuple[int, Leaf]] = []
@@ -123,7 +124,7 @@ class ParquetReader:
     def _open_checked(self) -> Any:
         """The file, once its footer is known to be sound."""
         shard, path = self.shard, self._path
-        meta = parse_footer(shard, footer_bytes(shard)) if path is None else None
+        meta = self._known_footer() if path is not None else parse_footer(shard, footer_bytes(shard), self._digest)
         try:
             file = self._open(meta, [])
             if meta is None:
@@ -140,6 +141,16 @@ class ParquetReader:
             self._check_plain()
             raise DataError(f"{shard}: its footer cannot be read: {said(error)}; it is damaged: {AGAIN}") from error
         return file
+
+    def _known_footer(self) -> Any:
+        """The footer of the file on disk, if it is the one that was found to be sound."""
+        if not self._digest or self._plain is None:
+            return None
+        try:
+            footer = footer_bytes(self.shard, self._plain.read_bytes)
+        except HeadraceError:
+            return None  # opening it says what is wrong
+        return parse_footer(self.shard, footer, self._digest) if digest_of(footer) == self._digest else None
 
     def _open(self, meta: Any, dictionaries: list[str], buffer_size: int = 0) -> Any:
         import pyarrow as pa

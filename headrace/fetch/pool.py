@@ -262,10 +262,13 @@ class Pool:
 
     def shards_in_use(self) -> set[int]:
         """Shards of the chunks held, and of the window that the next one comes from."""
-        found = {slot.chunk.shard for slot in self.slots}
-        if self._more is not None:
-            found.update(self.order.window_shards(self._more[1], self._more[1] + 1).tolist())
-        return found
+        return {slot.chunk.shard for slot in self.slots} | self.shards_ahead()
+
+    def shards_ahead(self) -> set[int]:
+        """Shards of the window that the next chunk comes from."""
+        if self._more is None:
+            return set()
+        return set(self.order.window_shards(self._more[1], self._more[1] + 1).tolist())
 
     def shards_to_come(self) -> I64:
         """The shards of what is left of this epoch, in order."""

@@ -16,9 +16,9 @@ from typing import Self
 
 from headrace.catalog.shard import Shard
 from headrace.catalog.stop import Stop, Stopped, stopped_by
-from headrace.errors import FetchError, HeadraceError, SpecError, Stalled
+from headrace.errors import FetchError, HeadraceError, NoSpace, SpecError, Stalled
 from headrace.fetch.cache import Cleanup, ShardCache
-from headrace.fetch.leases import Lease
+from headrace.fetch.leases import Grade, Lease
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ class ShardPrefetcher:
 
     Opening shard N starts the download of the `lookahead` shards after it and, with `auto_release`, lets go of all
     others: under `cleanup="auto"` they are removed, so that the current and the next ones are what lies on disk. What
-    is held at `close` stays there for the next start.
+    is held at `close` stays there for the next start. Under a `limit`, what finds no room ahead comes when it is asked
+    for.
     """
 
     def __init__(
@@ -90,6 +91,10 @@ class ShardPrefetcher:
         """Fetch it in the background, after those wanted before."""
         self._here().want(shard)
 
+    def put_by(self, shard: Shard) -> None:
+        """Nothing is read from it for now: it stays where there is room for it."""
+        self._here().put_by(shard)
+
     def release(self, shard: Shard, keep: bool = False) -> None:
         """Let go of a shard, and stop fetching it. Unless `keep`, its file may be removed."""
         self._here().release(shard, keep)
@@ -129,6 +134,8 @@ class _Job:
     """A download that is going on, in the background thread or in that of a user."""
 
     shard: Shard
+    ahead: bool = False
+    """Nobody has asked for it yet."""
     stop: Stop = field(default_factory=Stop)
     error: BaseException | None = None
     done: bool = False
@@ -171,10 +178,12 @@ class _Desk:
 
     def get(self, shard: Shard) -> Path:
         while True:
+            if (path := self._had(shard)) is not None:
+                return path
             with self._changed:
                 self._check_open(shard)
                 if shard in self._leases:
-                    return self._leases[shard].path
+                    continue
                 self._queue.pop(shard, None)
                 job = self._jobs.get(shard)
                 ours = job is None
@@ -185,17 +194,35 @@ class _Desk:
                 self._fetch(job)
             else:
                 self._wait(job)
-            if job.error is not None and not isinstance(job.error, Stopped) and (ours or _is_for_all(job.error)):
+            if job.error is not None and not isinstance(job.error, Stopped) and (ours or _is_for_all(job)):
                 raise job.error
             if ours and job.stop.is_set():
                 self._check_open(shard)
                 raise FetchError(f"{shard}: it was released while it was being fetched")
 
-    def poll(self, shard: Shard) -> Path | None:
+    def _had(self, shard: Shard) -> Path | None:
+        """The shard, if we have it already, to be read from here on."""
         with self._changed:
             self._check_open(shard)
-            if shard in self._leases:
-                return self._leases[shard].path
+            lease = self._leases.get(shard)
+        if lease is None or lease.grade is Grade.READ:
+            return None if lease is None else lease.path
+        found = self._cache.find(shard)  # or it had to make room for others
+        with self._changed:
+            mine = self._leases.get(shard) is lease
+            if mine and found is not None:
+                self._leases[shard] = found
+            elif mine:
+                del self._leases[shard]
+        for other in (lease if mine else None, None if mine else found):
+            if other is not None:
+                other.release(keep=True)
+        return found.path if mine and found is not None else None
+
+    def poll(self, shard: Shard) -> Path | None:
+        if (path := self._had(shard)) is not None:
+            return path
+        with self._changed:
             if shard in self._jobs:
                 return None
         lease = self._cache.find(shard)
@@ -203,10 +230,21 @@ class _Desk:
             return None
         with self._changed:
             self._queue.pop(shard, None)
-            kept = None if self._end.is_set() else self._leases.setdefault(shard, lease)
-        if kept is not lease:
-            lease.release(keep=True)
+            other = self._leases.get(shard)
+            # One that came meanwhile may have come ahead, and have to make room for others.
+            mine = not self._end.is_set() and (other is None or other.grade is not Grade.READ)
+            if mine:
+                self._leases[shard] = lease
+        kept, spare = (lease, other) if mine else (other, lease)
+        if spare is not None:
+            spare.release(keep=True)
         return kept.path if kept is not None else None
+
+    def put_by(self, shard: Shard) -> None:
+        with self._changed:
+            lease = self._leases.get(shard)
+        if lease is not None:
+            lease.turn(Grade.KEPT)
 
     def release(self, shard: Shard, keep: bool) -> None:
         with self._changed:
@@ -253,11 +291,12 @@ class _Desk:
                     return
                 shard = next(iter(self._queue))
                 del self._queue[shard]
-                job = self._jobs[shard] = _Job(shard)
+                job = self._jobs[shard] = _Job(shard, ahead=True)
             self._fetch(job)
             if job.error is not None and not isinstance(job.error, Stopped):
                 # Whoever asks for it later tries again, and is told then.
-                log.warning("%s: fetching it ahead failed: %s", shard, job.error)
+                level = logging.DEBUG if _is_limit(job.error) else logging.WARNING
+                log.log(level, "%s: fetching it ahead failed: %s", shard, job.error)
             if self.settled and not self._queue:
                 sweep_once(self._cache, self._end)
 
@@ -265,7 +304,9 @@ class _Desk:
         """Get the lease, or the error, and tell everybody."""
         lease = None
         try:
-            lease = self._cache.acquire(job.shard, job.stop)
+            lease = (self._cache.strict() if job.ahead else self._cache).acquire(job.shard, job.stop)
+            if job.ahead:
+                lease.turn(Grade.AHEAD)
         except BaseException as error:
             if not isinstance(error, HeadraceError | Stopped):
                 error.add_note(f"while fetching {job.shard}")
@@ -295,12 +336,12 @@ class _Desk:
             raise FetchError(f"{shard}: it was asked of a prefetcher that is closed")
 
 
-_SWEPT: set[tuple[int, Path]] = set()
+_SWEPT: set[tuple[int, Path, int | None]] = set()
 
 
 def sweep_once(cache: ShardCache, stop: Stop) -> None:
-    """Remove what dead processes left, once per process and cache."""
-    key = os.getpid(), cache.root
+    """Remove what dead processes left, and what is over the limit: once per process, cache and limit."""
+    key = os.getpid(), cache.root, cache.limit
     if key in _SWEPT:
         return
     _SWEPT.add(key)
@@ -313,6 +354,12 @@ def sweep_once(cache: ShardCache, stop: Stop) -> None:
         log.info("the cache folder could not be swept: %s", error)
 
 
-def _is_for_all(error: BaseException) -> bool:
-    """A Ctrl-C ends the one who got it; whoever else waits for the same shard goes on."""
-    return isinstance(error, Exception)
+def _is_for_all(job: _Job) -> bool:
+    """A Ctrl-C ends the one who got it; whoever else waits for the same shard goes on. For a shard that is needed there
+    may be room where there was none ahead of it."""
+    return isinstance(job.error, Exception) and not (job.ahead and isinstance(job.error, NoSpace))
+
+
+def _is_limit(error: BaseException) -> bool:
+    """Whether the cache's limit, not the disk, has no room."""
+    return isinstance(error, NoSpace) and error.errno is None

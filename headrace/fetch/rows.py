@@ -49,7 +49,7 @@ class Rows(Stage[Row]):
         orders = Orders(Counts(index, reading.counted), reading.rules)
         self._pool = Pool(orders, reading.size, reading.lane, reading.lanes, reading.epoch, reading.epoch + 1)
         self._shelf = Shelf(index, self.run, reading.columns)
-        self._open = OpenChunks(self._shelf, index.listing.label)
+        self._open = OpenChunks(self._shelf, index.listing.label, self._pool)
 
     def _begin(self) -> None:
         """Go on from where the pool is, with nothing drawn ahead."""

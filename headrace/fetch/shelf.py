@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Index
 from headrace.catalog.lines import LineIndex
+from headrace.catalog.stop import Stop
 from headrace.errors import Changed, DataError, HeadraceError, NotFound, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.lines import LineReader
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
-from headrace.fetch.prefetch import ShardPrefetcher
+from headrace.fetch.prefetch import ShardPrefetcher, sweep_once
 from headrace.fetch.sources import cache_of, check_room
 from headrace.fetch.text import open_text_shard
 from headrace.fetch.values import give_back_memory
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 RANGE_SHARE = 4
 """A row group is read by range, while its shard downloads, if it is no more than 1/4 of the shard."""
+OPEN_TRIES = 5
+"""Where locks do not work, every process that fetches a shard puts it in its place, also under those that open it."""
 
 
 class Shelf:
@@ -39,6 +42,8 @@ class Shelf:
         if not by_range:
             check_room(index, run)
         self._cache = cache_of(run)
+        if by_range and run.cache_bytes is not None:
+            sweep_once(self._cache, Stop())  # what an earlier run with another limit left; nothing will be fetched here
         self._prefetch: ShardPrefetcher | None = None
         self._readers: dict[int, ParquetReader | LineReader] = {}
         self._held: set[int] = set()
@@ -51,7 +56,10 @@ class Shelf:
         self._held.clear()
         if self.index.listing.origin.folder is not None:
             shards = self.index.listing.ordered(self.index.without_empty(numbers))
-            self._prefetch = ShardPrefetcher(shards, self.run.cache_dir, auto_release=False, cache=self._cache)
+            ahead = 0 if self._never_whole else 1
+            self._prefetch = ShardPrefetcher(
+                shards, self.run.cache_dir, lookahead=ahead, auto_release=False, cache=self._cache
+            )
         self._cold = cold
 
     def want(self, chunks: Iterable[Chunk]) -> None:
@@ -68,15 +76,26 @@ class Shelf:
         return OpenChunk(chunk, self._read(chunk), order, prefix)
 
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
-        """Close what is not needed; let go of what is neither needed nor part of the state that was saved last."""
+        """Close what is not needed; let go of what is neither needed nor part of the state that was saved last, and put
+        by what is only part of that."""
         for number in [n for n in self._readers if n not in needed]:
             self._readers.pop(number).close()
         for number in [n for n in self._by_range if n not in needed]:
             self._by_range.pop(number).close()
-        for number in [n for n in self._held if n not in needed and n not in saved]:
-            self._held.discard(number)
-            if self._prefetch is not None:
+        for number in [n for n in self._held if n not in needed]:
+            if self._prefetch is not None and number in saved:
+                self._prefetch.put_by(self.index.listing.shard(number))
+            elif self._prefetch is not None:
                 self._prefetch.release(self.index.listing.shard(number))
+            if number not in saved:
+                self._held.discard(number)
+
+    def finished(self, number: int) -> None:
+        """All chunks of this shard that are in sight are in memory: a resume would read from it again, nobody else."""
+        if number in self._readers:
+            self._readers.pop(number).close()
+        if self._prefetch is not None:
+            self._prefetch.put_by(self.index.listing.shard(number))
 
     def close(self) -> None:
         self.keep_only(set(), self._held.copy())
@@ -165,17 +184,20 @@ class Shelf:
             )
         if self._prefetch is None:
             return self._parquet_reader(number, Path(shard.path))
-        path = self._prefetch.wait_for(shard)
-        reader = self._parquet_reader(number, path)
-        if not self._cache.looks_right(shard, path):  # from here on the reader sees for itself that nobody writes to it
+        for _ in range(OPEN_TRIES):
+            path = self._prefetch.wait_for(shard)
+            self._held.add(number)
+            reader = self._parquet_reader(number, path)
+            if self._cache.looks_right(shard, path):  # from here on the reader sees for itself that nobody writes to it
+                return reader
             reader.close()
-            raise Changed(f"{shard}: its file {shown(path)} is not what was fetched")
-        return reader
+            self._fetch_again(number)  # harmed, or put in its place once more by another process
+        raise Changed(f"{shard}: its file {shown(path)} is not what was fetched")
 
     def _parquet_reader(self, number: int, path: Path | None) -> ParquetReader:
         shard, found = self.index.listing.shard(number), self.index.shard(number)
         self.index.check_columns(number, self.columns)
-        reader = ParquetReader(shard, path, self.columns)
+        reader = ParquetReader(shard, path, self.columns, found.digest if isinstance(found, GroupRows) else "")
         if isinstance(found, GroupRows) and reader.group_rows() != found.rows.tolist():
             reader.close()
             raise Changed(

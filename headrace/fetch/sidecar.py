@@ -1,7 +1,8 @@
 """What a cached file is, written beside it: whose content, and how the file looked when it was last known to be right.
 
 A sidecar comes before its file and goes after it. While there is one, the name is taken for its content, so that two
-contents never share a file; and a file without one is not ours.
+contents never share a file; and a file without one is not ours, unless it says so itself: a file that was fetched
+carries the same as an attribute, with where it lies, where the disk can keep that.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from headrace.catalog.shard import Shard
 from headrace.fetch.download import identity
 from headrace.files import Files, publish_json, remove_quietly, unique_part
 
 ENDING = ".meta.json"
+MARK = "user.headrace"
+"""The name of that attribute."""
+LEASES = ".leases"
 _MAX_BYTES = 64 << 10
 
 Look = tuple[int, int, int, int]
@@ -58,6 +62,13 @@ class Sidecar:
     def seen(self, found: os.stat_result) -> Self:
         return dataclasses.replace(self, look=look(found))
 
+    def mark(self, place: Path, files: Files, fd: int) -> None:
+        """Have the file that will lie there say what it is."""
+        lies = [os.fstat(fd).st_ino, place.parent.stat().st_ino]
+        value = {**dataclasses.asdict(self), "look": None, "lies": lies}
+        with contextlib.suppress(OSError, AttributeError):  # it does without
+            files.mark(fd, MARK, json.dumps(value).encode())
+
     def write(self, place: Path, files: Files) -> None:
         publish_json(path_beside(place), dataclasses.asdict(self), files)
 
@@ -93,17 +104,29 @@ def path_beside(place: Path) -> Path:
 
 
 def read(place: Path, files: Files) -> Sidecar | None:
-    """The sidecar of a file; None where there is none. One that cannot be read is removed."""
+    """The sidecar of a file, or what the file says where it was lost; None where there is neither. One that cannot be
+    read is removed."""
     path = path_beside(place)
     try:
         return _load(path, place.name)
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return _said_by(place)
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise  # nothing is wrong with it
         # Torn by a power cut, or not ours: either way it says nothing.
         remove_quietly(path, files)
+        return _said_by(place)
+
+
+def _said_by(place: Path) -> Sidecar | None:
+    """What a file of ours says about itself. A copy, or one that was moved or linked, is not ours."""
+    try:
+        value = json.loads(os.getxattr(place, MARK, follow_symlinks=False))
+        sidecar = _of(value)
+        lies = [place.lstat().st_ino, place.parent.stat().st_ino]
+        return sidecar if value["lies"] == lies and sidecar.file == place.name else None
+    except (OSError, AttributeError, ValueError, TypeError, KeyError):
         return None
 
 
@@ -121,9 +144,15 @@ def last_use(place: Path) -> float:
 
 
 def walk(top: Path) -> Iterator[tuple[Path, Sidecar]]:
-    """Every file with a sidecar below a folder."""
-    for folder, _, names in os.walk(top):
+    """Every file of ours below a folder, and every name that is taken."""
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name != LEASES]
+        taken = set(names)
         for name in names:
+            if not name.startswith("."):
+                place = Path(folder, name)
+                if path_beside(place).name not in taken and (lost := _said_by(place)) is not None:
+                    yield place, lost
             if name.startswith(".") and name.endswith(ENDING):
                 path = Path(folder, name)
                 try:
@@ -139,11 +168,15 @@ def _load(path: Path, name: str | None) -> Sidecar:
         fields = json.loads(os.read(fd, _MAX_BYTES))
     finally:
         os.close(fd)
+    sidecar = _of(fields)
+    if name not in (None, sidecar.file) or path_beside(path.with_name(sidecar.file)).name != path.name:
+        raise ValueError(f"{path} speaks of another file")
+    return sidecar
+
+
+def _of(fields: dict[str, Any]) -> Sidecar:
     known = {field.name: fields[field.name] for field in dataclasses.fields(Sidecar)}
     if known["look"] is not None:
         inode, size, mtime, ctime = map(int, known["look"])
         known["look"] = inode, size, mtime, ctime
-    sidecar = Sidecar(**known)
-    if name not in (None, sidecar.file) or path_beside(path.with_name(sidecar.file)).name != path.name:
-        raise ValueError(f"{path} speaks of another file")
-    return sidecar
+    return Sidecar(**known)

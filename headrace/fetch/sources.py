@@ -14,9 +14,13 @@ from headrace.catalog.source import Source
 from headrace.errors import NoSpace
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.open_chunks import Shelves
-from headrace.fetch.plan import Coordinate, Counts, choose_coordinate
+from headrace.fetch.plan import Coordinate, Counts, Rules, choose_coordinate
+from headrace.fetch.pool import PoolSize
 from headrace.fetch.text import index_text_shard
 from headrace.run import Run
+
+LOOKED_AT = 16
+"""Shards of a source that are looked at to know how many chunks a shard has."""
 
 
 def cache_of(run: Run) -> ShardCache:
@@ -120,6 +124,26 @@ class Indexed:
             return 0
         sizes = self.index.shard_bytes
         return max(int(sizes.sum()) * shards // self.index.num_shards, int(sizes.max()))
+
+
+def held_shards(counts: Counts, rules: Rules, size: PoolSize) -> int:
+    """The shards that a lane has on disk: those that the chunks of its pool lie in, and the window being read or next.
+
+    By shards all over the source, where their counts are known, else by the first.
+    """
+    import numpy as np
+
+    n = counts.num_shards
+    looked_at = np.linspace(0, n - 1, min(n, LOOKED_AT), dtype=int).tolist() if rules.coordinate == "rows" else [0][:n]
+    chunks = read = 0
+    for shard in looked_at:
+        rows, nbytes, columns = counts.groups(shard)
+        chunks += int(np.maximum(-(-rows // rules.chunk_rows), -(-nbytes // rules.chunk_bytes))[rows > 0].sum())
+        read += int(columns.sum())
+    if not chunks:
+        return rules.shard_window + 1
+    most = max(1, min(size.chunks, size.nbytes * chunks // max(read, 1)))
+    return rules.shard_window + -(-most * len(looked_at) // chunks)
 
 
 def check_room(index: Index, run: Run) -> None:

@@ -15,6 +15,7 @@ from headrace.catalog.shard import Shard
 from headrace.errors import DataError, NotFound, shown
 from headrace.lerobot.info import MOST_FRAMES, Info
 from headrace.lerobot.projection import read_columns, real_numbers, whole_numbers
+from headrace.limits import starting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +87,7 @@ class Episodes:
             return {name: _column(table, column, str(shard)) for name, column in wanted.items()}
 
         if remote and len(files) > 1:
-            with ThreadPoolExecutor(READERS, "headrace-episodes") as threads:
+            with starting("threads that read metadata"), ThreadPoolExecutor(READERS, "headrace-episodes") as threads:
                 parts = list(threads.map(read, files))
         else:
             parts = [read(shard) for shard in files]

@@ -16,6 +16,7 @@ from headrace.lerobot.episodes import Episodes
 from headrace.lerobot.info import Info
 from headrace.lerobot.projection import read_columns, texts, whole_numbers
 from headrace.lerobot.root import INFO, Root
+from headrace.limits import starting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ class Meta:
         """Read and checked. Remote files are read side by side."""
         info = Info.parse(root.read(INFO), f"{root.name}, {INFO}")
         files = [root.shard(path) for path in root.paths() if path.startswith(EPISODES) and path.endswith(".parquet")]
-        with ThreadPoolExecutor(3, "headrace-meta") as threads:
+        with starting("threads that read metadata"), ThreadPoolExecutor(3, "headrace-meta") as threads:
             episodes = threads.submit(Episodes.read, files, info)
             tasks = threads.submit(lambda: _tasks(root.shard(TASKS)))
             stats = threads.submit(lambda: _stats(root.read(STATS), f"{root.name}, {STATS}") if root.has(STATS) else {})

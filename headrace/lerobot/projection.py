@@ -13,6 +13,7 @@ from headrace.catalog.footer import check_num_values, footer_bytes, leaves, pars
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.soundness import AGAIN, said
 from headrace.errors import DataError, HeadraceError, shown
+from headrace.limits import starting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,7 +154,7 @@ def _fetched(shard: Shard, pieces: list[_Piece]) -> Iterator[tuple[_Piece, list[
         for piece in pieces:
             yield piece, [read(span) for span in piece.spans]
         return
-    with ThreadPoolExecutor(READERS, "headrace-meta") as threads:
+    with starting("threads that read metadata"), ThreadPoolExecutor(READERS, "headrace-meta") as threads:
         waiting: deque[list[Future[tuple[int, bytes]]]] = deque()
         try:
             for k, piece in enumerate(pieces):

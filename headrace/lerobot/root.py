@@ -18,7 +18,7 @@ from headrace.catalog.hub_origin import HubOrigin
 from headrace.catalog.index import load_listing, save
 from headrace.catalog.listing import Listing, signature
 from headrace.catalog.local import LocalOrigin
-from headrace.catalog.open import pin_commit
+from headrace.catalog.open import index_folder, pin_commit
 from headrace.catalog.plain import PlainFile, nearest
 from headrace.catalog.remote import RemoteOrigin, list_folder
 from headrace.catalog.shard import Shard, safe_parts
@@ -164,7 +164,7 @@ class Root:
         if pinned is not None and not re.fullmatch(r"[0-9a-f]{40}", pinned):
             raise StateError(f"{repo}: revision: {shown(pinned)!r} is not a commit")
         source = Source(kind="lerobot", path=repo, revision=revision)
-        folder = run.cache_dir / "hf_index" / repo
+        folder = index_folder(run, "hf_index") / repo
         with locked(folder / ".lock") as beat:
             wanted = replace(source, revision=revision or VERSION)
             commit = pin_commit(wanted, run, folder, pinned, lambda _, run: _resolve(source, run))

@@ -251,6 +251,9 @@ class EpisodeShelf:
         self._robot.files.admit(key, wanted)
         return key
 
+    def finished(self, number: int) -> None:
+        """Frames are read from files to the end."""
+
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
         """An episode's files are let go with the last of its frames."""
 

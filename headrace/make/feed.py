@@ -40,10 +40,12 @@ class Feed:
         prepare: Prepare,
         skipped: frozenset[tuple[str, int]] = frozenset(),
         by_range: bool = False,
+        first_rows: int = FIRST_ROWS,
     ) -> None:
-        """`skipped`: rows, by shard and number, that are passed over. `by_range`: shards are not fetched whole."""
+        """`skipped`: rows, by shard and number, that are passed over. `by_range`: shards are not fetched whole.
+        `first_rows`: those that a batch needs, where it is known."""
         self.number, self._source, self._pool, self._prepare, self._skipped = number, source, pool, prepare, skipped
-        self._by_range = by_range
+        self._by_range, self._first_rows = by_range, min(first_rows, MOST_ROWS)
         self._cursor = Cursor(pool)
         self._open: OpenChunks | None = None
         self._groups: Groups | None = None
@@ -52,7 +54,7 @@ class Feed:
 
     def _start(self) -> None:
         self._ready: deque[Ready] = deque()
-        self._rows = FIRST_ROWS
+        self._rows = self._first_rows
         self._made_rows = 0
         self._planned = -1
         self._recent: deque[set[int]] = deque(maxlen=KEPT_BLOCKS)
@@ -125,7 +127,7 @@ class Feed:
     def _most(self) -> int:
         held = [slot.chunk for slot in self._pool.slots]
         if not held:
-            return min(self._rows, FIRST_ROWS)
+            return min(self._rows, self._first_rows)
         row_bytes = sum(chunk.nbytes for chunk in held) // sum(chunk.rows for chunk in held)
         return max(1, min(self._rows, BLOCK_BYTES // max(row_bytes, 1)))
 
@@ -185,7 +187,7 @@ class Feed:
             self._shelf = self._source.shelf(self._prepare.columns, self._by_range)
             self._shelf.plan(self._pool.shards_to_come(), self._pool.size.chunks)
             self._planned = self._pool.epoch
-            self._open = OpenChunks(self._shelf, self._source.label)
+            self._open = OpenChunks(self._shelf, self._source.label, self._pool)
         return self._open
 
     # --- state

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from headrace.errors import DataError, SpecError, shown
@@ -92,6 +93,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 CHATS = frozenset({"messages", "chat", "alternating", "qa_pairs"})
 TEXTS = frozenset({"prompt", "response", "code", "question", "questions", "answer", "text", "caption", "tool_calls"})
 _WHOLE = CHATS | {"text"}
+_WORDS = _WHOLE | TEXTS
 """A map that says where the words are does not want a list of messages, or a text, to be found beside them."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]|\.")
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(?:(.*?)(\d+))?")
@@ -101,13 +103,13 @@ _MOST_NUMBERED = 1000
 class Row(Mapping[str, Any]):
     """A row, its columns under their own names and under those that a map gives them."""
 
-    __slots__ = ("_claimed", "_data", "_fields", "_lower")
+    __slots__ = ("_columns", "_data", "_fields")
 
     def __init__(self, data: Mapping[str, Any], fields: Mapping[str, str] | None = None) -> None:
         self._data, self._fields = data, fields or {}
-        self._claimed = {path for path in self._fields.values() if path in data}
-        self._lower: dict[str, str] | None = None
-        if self._fields and not self._claimed:
+        claimed = frozenset(path for path in self._fields.values() if path in data) if fields else _NONE
+        self._columns = (_columns if len(data) <= _MOST_KEPT else _Columns)(tuple(data), claimed)
+        if self._fields and not claimed:
             self._check()
 
     def find(self, name: str, *aliases: str) -> Any:
@@ -115,10 +117,10 @@ class Row(Mapping[str, Any]):
         if name in self._fields:
             path = self._fields[name]
             return look(self._data, path) if path else None
-        if name in _WHOLE and not _WHOLE.union(TEXTS).isdisjoint(self._fields):
+        if name in _WHOLE and not _WORDS.isdisjoint(self._fields):
             return None
-        for alias in aliases or ALIASES.get(name, (name,)):
-            value = self._detect(alias)
+        for place, is_column in self._columns.places(name, aliases):
+            value = self._data.get(place) if is_column else look(self._data, place)
             if not is_empty(value):
                 return value
         return None
@@ -134,16 +136,6 @@ class Row(Mapping[str, Any]):
     def is_mapped(self, name: str) -> bool:
         """Whether the map says anything about it, be it that there is none."""
         return name in self._fields
-
-    def _detect(self, alias: str) -> Any:
-        if alias in self._data:
-            return None if alias in self._claimed else self._data[alias]
-        if not alias.isidentifier():
-            return look(self._data, alias)
-        if self._lower is None:
-            self._lower = {key.lower(): key for key in self._data if isinstance(key, str)}
-        column = self._lower.get(alias.lower())
-        return None if column is None or column in self._claimed else self._data[column]
 
     def _check(self) -> None:
         wanted = columns_of(self._fields, self._data)
@@ -170,6 +162,35 @@ class Row(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._data.keys() | self._fields.keys())
+
+
+class _Columns:
+    """Where rows with these columns may have a field. Rows of one source have the same, so it is found out once."""
+
+    def __init__(self, names: tuple[str, ...], claimed: frozenset[str]) -> None:
+        self._names, self._claimed = names, claimed
+        self._lower = {name.lower(): name for name in names if isinstance(name, str)}
+        self._places: dict[tuple[str, tuple[str, ...]], list[tuple[str, bool]]] = {}
+
+    def places(self, name: str, aliases: tuple[str, ...]) -> list[tuple[str, bool]]:
+        """Columns, or paths (and which of the two each is) that may lead to something, best first."""
+        found = self._places.get((name, aliases))
+        if found is None:
+            several = [self._place(alias) for alias in aliases or ALIASES.get(name, (name,))]
+            found = self._places[name, aliases] = [place for place in several if place is not None]
+        return found
+
+    def _place(self, alias: str) -> tuple[str, bool] | None:
+        if alias not in self._names and not alias.isidentifier():
+            return (alias, False) if columns_of({"": alias}, list(self._names)) else None
+        column = alias if alias in self._names else self._lower.get(alias.lower())
+        return None if column is None or column in self._claimed else (column, True)
+
+
+_NONE: frozenset[str] = frozenset()
+_MOST_KEPT = 256
+"""Columns; rows with more of them are kept nothing of."""
+_columns = lru_cache(maxsize=64)(_Columns)
 
 
 def first_of(row: Row, *names: str) -> Any:

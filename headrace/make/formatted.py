@@ -172,6 +172,9 @@ class Formatted:
         stops = {id(one): _tokens_before(places, one.get(_STOP)) for one, (_, places) in self._placed(in_one)}
         made = []
         for one, segments in zip(several, parts, strict=True):
+            if len(segments) == 1 and segments[0][1]:
+                made.append(self._sample(one, next(ids), None, stops.get(id(one))))
+                continue
             tokens = [next(ids) for _ in segments]
             sizes = [len(part) for part in tokens]
             loss = np.repeat([learned for _, learned in segments], sizes)
@@ -183,14 +186,14 @@ class Formatted:
         return self._rendering.media_stops and one.get(_STOP) is not None and has_media(one)
 
     def _sample(
-        self, one: dict[str, Any], tokens: NDArray[np.int32], loss: NDArray[np.bool_], stop: int | None
+        self, one: dict[str, Any], tokens: NDArray[np.int32], loss: NDArray[np.bool_] | None, stop: int | None
     ) -> Sample | None:
         if not len(tokens) and ERROR not in one:
             return None
         extras = {name: value for name, value in one.items() if name not in _TEXTS}
         if self._rendering.media_stops and has_media(one):
             extras[MEDIA_STOP] = len(tokens) if stop is None else stop
-        return Sample(tokens, None if bool(loss.all()) else loss, extras)
+        return Sample(tokens, None if loss is None or bool(loss.all()) else loss, extras)
 
 
 def _makes(segments: Any, text: str) -> bool:

@@ -87,9 +87,7 @@ class Template:
         try:
             from transformers.utils.chat_template_utils import render_jinja_template
         except ImportError as error:
-            raise SpecError(
-                f"render='template' takes transformers 4.53 or later ({shown(error)}); {INSTALL}"
-            ) from error
+            raise SpecError(f"render='template' takes transformers 5.0 or later ({shown(error)}); {INSTALL}") from error
         try:
             texts, spans = render_jinja_template(
                 conversations=[list(messages)],

@@ -57,7 +57,7 @@ def full_tokens(tokens: Mapping[str, str] | None = None) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise SpecError(f"tokens[{shown(name)!r}] is {shown(value)!r}; names and values are strings")
-        near = get_close_matches(name, TOKENS, n=1, cutoff=0.85)
-        if name not in TOKENS and near and near[0] not in given:
+        near = get_close_matches(name, TOKENS, n=1, cutoff=0.85) if name not in TOKENS else []
+        if near and near[0] not in given:
             raise SpecError(f"tokens has {shown(name)!r}, which no formatter uses; {near[0]!r} is meant?")
     return {**TOKENS, **given}

@@ -24,6 +24,12 @@ _VALUES = re.compile(r"\b(?:True|False|None)\b|(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+
 _NEIGHBOURS = re.compile(r"[0\])}][0\[({]")
 """Two values with nothing between them: a call, an index, an operation."""
 _MEDIA_KEYS = ("bytes", "path", "array", "url")
+# Made once: a union inside of a function is put together again at each call.
+_BYTES = (bytes, bytearray, memoryview)
+_LISTS = (list, tuple)
+_SIZED = (dict, *_LISTS, *_BYTES, Mapping)
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.\-]*:")
+_SUFFIX = re.compile(r"\.[a-zA-Z0-9]{2,5}$")
 
 
 # --- texts
@@ -33,7 +39,7 @@ def as_text(value: Any) -> str:
     """A value as the text a model reads. What is no text (nothing, raw bytes) is the empty one."""
     if isinstance(value, str):
         return value
-    if value is None or isinstance(value, bytes | bytearray | memoryview):
+    if value is None or isinstance(value, _BYTES):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -94,7 +100,7 @@ def is_empty(value: Any) -> bool:
         return True
     if isinstance(value, str):
         return not value.strip()
-    return isinstance(value, list | tuple | Mapping | bytes | bytearray | memoryview) and len(value) == 0
+    return isinstance(value, _SIZED) and len(value) == 0
 
 
 # --- lists and objects inside strings
@@ -102,7 +108,9 @@ def is_empty(value: Any) -> bool:
 
 def parsed(value: Any) -> Any:
     """The list or object that a string holds as JSON; anything else as it is."""
-    if isinstance(value, bytes | bytearray):
+    if value is None:
+        return None
+    if isinstance(value, (bytes, bytearray)):
         if len(value) > MOST_JSON or bytes(value[:1]) not in (b"{", b"["):
             return value
         try:
@@ -171,18 +179,18 @@ def is_media(value: Any) -> bool:
         return False
     if isinstance(value, str):
         return bool(value.strip())
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BYTES):
         return len(value) > 0
     if isinstance(value, Mapping):
         return any(not is_empty(value.get(key)) for key in _MEDIA_KEYS)
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         return any(is_media(item) for item in value)
     return True
 
 
 def media_list(value: Any) -> list[Any]:
     """One reference or a list of them, without the missing ones."""
-    if isinstance(value, list | tuple) and not all(isinstance(item, Number) for item in value):
+    if isinstance(value, _LISTS) and not all(isinstance(item, Number) for item in value):
         return [item for item in value if is_media(item)]
     return [value] if is_media(value) else []
 
@@ -195,12 +203,12 @@ def media_status(value: Any) -> Status:
                 return "data"
         path = value.get("path")
         return media_status(value.get("url") if is_empty(path) else path)
-    if isinstance(value, list | tuple) and value:
+    if isinstance(value, _LISTS) and value:
         return media_status(value[0])
     if is_whole(value):
         return "id"
     if not isinstance(value, str):
         return "data"
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.\-]*:", value):
+    if _ADDRESS.match(value):
         return "url"
-    return "path" if "/" in value or re.search(r"\.[a-zA-Z0-9]{2,5}$", value) else "id"
+    return "path" if "/" in value or _SUFFIX.search(value) else "id"

@@ -30,6 +30,7 @@ MEDIA = {
 """What a finished sample has, of which kind it is, and under which names a formatter gives it."""
 CLIPPED = ("videos", "gen_videos", "audio", "target_audio")
 """What the clip of a sample is a clip of."""
+_LISTS = (list, tuple)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,58 +52,67 @@ class Finish:
     """Of a log-mel, in frames. A waveform is never cut."""
     use_raw_waveform: bool = True
 
-    def __call__(self, sample: Sample, address: Address, policy: MediaPolicy) -> dict[str, Any]:
-        """Tokens of one length, and all that goes along."""
-        beside = self.beside(sample, address, policy)
+    def __call__(
+        self, sample: Sample, address: Address, policy: MediaPolicy, out: torch.Tensor | None = None
+    ) -> dict[str, Any]:
+        """Tokens of one length, and all that goes along. `out`: its picture is made there, if it has just one."""
+        beside = self.beside(sample, address, policy, out)
         return self._tokens(sample, bool((sample.extras or {}).get("is_training", True))) | beside
 
-    def beside(self, sample: Sample, address: Address, policy: MediaPolicy) -> dict[str, Any]:
+    def beside(
+        self, sample: Sample, address: Address, policy: MediaPolicy, out: torch.Tensor | None = None
+    ) -> dict[str, Any]:
         """What goes along with tokens: media, prompts, flags."""
         extras = sample.extras or {}
         if isinstance(extras.get(ERROR), BaseException):
             raise extras[ERROR]  # it says where
         try:
-            return self._finished(extras, policy)
+            return self._finished(extras, policy, out)
         except Exception as error:
             error.add_note(f"in {shown(address, 1000)}")
             raise
 
-    def _finished(self, extras: Mapping[str, Any], policy: MediaPolicy) -> dict[str, Any]:
+    def _finished(self, extras: Mapping[str, Any], policy: MediaPolicy, picture: torch.Tensor | None) -> dict[str, Any]:
         out: dict[str, Any] = {}
         clip = clip_of(extras.get("clip"))
         for name, (kind, fields) in MEDIA.items():
-            make: Callable[..., torch.Tensor] = getattr(self, kind)
-            about = (policy, clip) if name in CLIPPED else (policy,)
+            if extras.keys().isdisjoint(fields):
+                continue
             found = [value for field in fields for value in several(kind, field, extras.get(field))]
-            if found:
+            if name == "images" and len(found) == 1:
+                out[name] = self.image(found[0], policy, picture)
+            elif found:
+                make: Callable[..., torch.Tensor] = getattr(self, kind)
+                about = (policy, clip) if name in CLIPPED else (policy,)
                 out[name] = make(found[0], *about) if len(found) == 1 else [make(value, *about) for value in found]
         if extras.get("gen_prompts") is not None:
             out["gen_prompts"] = extras["gen_prompts"]
         out["dtype"] = extras.get("dtype", "text")
-        out.update({flag: bool(extras.get(flag, False)) for flag in FLAGS})
+        for flag in FLAGS:
+            out[flag] = bool(extras.get(flag, False))
         return out
 
     def _tokens(self, sample: Sample, training: bool) -> dict[str, Any]:
+        # In numpy, whose calls cost less than torch's where so little is done in each.
+        import numpy as np
         import torch
 
-        ids = torch.full((self.max_length,), self.pad_id, dtype=torch.int64)
         count = min(len(sample.tokens), self.max_length)
-        ids[:count] = torch.from_numpy(sample.tokens[:count].astype("int64"))
-        mask = torch.zeros(self.max_length, dtype=torch.int64)
-        mask[:count] = 1
-        out = {"input_ids": ids, "attention_mask": mask}
+        ids, mask = np.empty(self.max_length, np.int64), np.zeros(self.max_length, np.int64)
+        ids[:count], ids[count:], mask[:count] = sample.tokens[:count], self.pad_id, 1
+        out = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
         if training:
-            labels = ids.clone()
+            labels = ids.copy()
             labels[count:] = IGNORED
             if sample.loss is not None:
-                labels[:count][~torch.from_numpy(sample.loss[:count].copy())] = IGNORED
-            out["labels"] = labels
+                labels[:count][~sample.loss[:count]] = IGNORED
+            out["labels"] = torch.from_numpy(labels)
         return out
 
-    def image(self, value: Any, policy: MediaPolicy) -> torch.Tensor:
+    def image(self, value: Any, policy: MediaPolicy, out: torch.Tensor | None = None) -> torch.Tensor:
         """[3, size, size]"""
         if self.image_processor is None:
-            return load_image_tensor(value, policy, self.image_size)
+            return load_image_tensor(value, policy, self.image_size, out)
         return self._processed(load_image(value, policy), self.image_size)
 
     def video(self, value: Any, policy: MediaPolicy, clip: Clip | None = None) -> torch.Tensor:
@@ -157,7 +167,7 @@ def several(kind: str, field: str, value: Any) -> list[Any]:
     """The media of a field: one, or a list of them. Numbers in a list are one medium, and images are one video."""
     if value is None:
         return []
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, _LISTS):
         return [value]
     items = [item for item in value if item is not None]
     plain = all(isinstance(item, int | float | list | tuple) for item in items)

@@ -11,6 +11,8 @@ from headrace.sequence.finish import FLAGS, IGNORED
 if TYPE_CHECKING:
     import torch
 
+    from headrace.sequence.room import Room
+
 PICTURES = ("images", "gen_images")
 FILMS = ("videos", "gen_videos")
 SOUNDS = ("audio", "target_audio", "speaker_ref")
@@ -33,6 +35,11 @@ def collate_fn(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
     is not there. Flags are true where one sample has them. Without a training sample there are no labels; a sample that
     is not for training has none.
     """
+    return collate_in(None, batch)
+
+
+def collate_in(room: Room | None, batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The same, where pictures may lie together already."""
     import torch
 
     if not batch:
@@ -44,12 +51,14 @@ def collate_fn(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if any("labels" in sample for sample in batch):
         nothing = torch.full_like(batch[0]["input_ids"], IGNORED)
         out["labels"] = torch.stack([sample.get("labels", nothing) for sample in batch])
-    out.update(collate_beside(list(enumerate(batch))))
+    out.update(collate_beside(list(enumerate(batch)), room))
     out["dtype"] = [sample.get("dtype", "text") for sample in batch]
     return out
 
 
-def collate_beside(samples: Sequence[tuple[int | tuple[int, int], Mapping[str, Any]]]) -> dict[str, Any]:
+def collate_beside(
+    samples: Sequence[tuple[int | tuple[int, int], Mapping[str, Any]]], room: Room | None = None
+) -> dict[str, Any]:
     """The media, prompts and flags of samples, each given with its place in the batch."""
     import torch
 
@@ -58,7 +67,9 @@ def collate_beside(samples: Sequence[tuple[int | tuple[int, int], Mapping[str, A
         found = [(place, item) for place, sample in samples for item in _items(sample.get(name))]
         if found:
             out[INDEX[name]] = torch.tensor([place for place, _ in found])
-            out.update(_together(name, [item for _, item in found]))
+            items = [item for _, item in found]
+            whole = room.whole(items) if room is not None and name == "images" else None
+            out.update(_together(name, items) if whole is None else {name: whole})
     prompts = [(place, prompt) for place, sample in samples for prompt in _items(sample.get("gen_prompts"))]
     if prompts:
         out["gen_prompts"] = [prompt for _, prompt in prompts]

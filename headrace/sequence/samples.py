@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -14,6 +14,7 @@ from headrace.errors import DataError, FetchError, SourceError, SpecError, State
 from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
+from headrace.sequence.room import Room
 from headrace.sequence.side_by_side import side_by_side
 from headrace.stage import State
 
@@ -39,6 +40,8 @@ class Faults:
 class Finished(NamedTuple):
     row: Ready
     made: dict[str, Any]
+    room: Room | None = None
+    """Where the pictures of its batch were made."""
 
 
 class SampleBatcher:
@@ -47,13 +50,14 @@ class SampleBatcher:
         batch_size: int,
         repeat: int,
         max_length: int,
-        finish: Callable[[Ready, int], dict[str, Any]],
+        finish: Callable[..., dict[str, Any]],
         faults: Faults,
         take_back: Callable[[Pick], None],
         threads: int = 1,
     ) -> None:
-        """`repeat`: so many times in a row each sample is given. `finish`: decodes what a sample has. `take_back`: is
-        told of a sample that could not be given. `threads`: so many samples of a batch are decoded side by side."""
+        """`repeat`: so many times in a row each sample is given. `finish`: decodes what a sample has, of a row and
+        its number in it; and, given a third thing, the picture in there. `take_back`: is told of a sample that could
+        not be given. `threads`: so many samples of a batch are decoded side by side."""
         self._batch, self._repeat, self._max_length = batch_size, repeat, max_length
         self._finish, self._faults, self._take_back = finish, faults, take_back
         self._items: list[Finished] = []
@@ -62,22 +66,41 @@ class SampleBatcher:
         """Samples, and how often each was given."""
         self._made: dict[str, Any] | None = None
         """The first of them, finished: it is given again as it is."""
-        self._threads = threads if faults.policy == "raise" else 1  # what is skipped decides what is taken next
-        self._begun: dict[int, Future[dict[str, Any]]] = {}
-        """Samples of this batch that are being decoded, by the identity of their picks, which wait in `rest`."""
+        self._ahead = faults.policy == "raise" and batch_size > 1  # what is skipped decides what is taken next
+        self._threads = threads
+        self._begun: dict[int, Callable[[], dict[str, Any]]] = {}
+        """How samples of this batch are got, by the identity of their picks, which wait in `rest`."""
+        self.picture_size: int | None = None
+        """Where each sample of a batch has one picture of so many pixels squared, they are made in one room. None:
+        each has memory of its own."""
+        self._room: Room | None = None
         self.skipped = 0
         self.truncated = 0
         """Samples of which the end did not fit."""
 
     def make(self, take: Callable[[], Any], rounds: int) -> Sequence[Any]:
         """The next `Finished` samples: none when nothing is left."""
-        if self._threads > 1 and self._batch > 1:
-            waiting = self._whole_batch(take)
-            jobs = [partial(self._finish, pick.row, pick.sub) for pick in waiting]
-            with side_by_side(jobs, self._threads) as begun:
-                self._begun = dict(zip(map(id, waiting), begun, strict=True))
+        if not self._ahead:
+            return self._given(take)
+        waiting = self._whole_batch(take)
+        self._room = self._room_for(waiting)
+        slots = [()] * len(waiting) if self._room is None else [(slot,) for slot in self._room.slots]
+        jobs = [partial(self._finish, pick.row, pick.sub, *slot) for pick, slot in zip(waiting, slots, strict=True)]
+        with side_by_side(jobs, self._threads) if self._threads > 1 else nullcontext(jobs) as begun:
+            self._begun = dict(zip(map(id, waiting), begun, strict=True))
+            try:
                 return self._given(take)
-        return self._given(take)
+            finally:
+                self._begun, self._room = {}, None
+
+    def _room_for(self, waiting: Sequence[Pick]) -> Room | None:
+        """Where these are a whole batch, and each has one picture."""
+        if self.picture_size is None or len(waiting) != self._batch:
+            return None
+        several = [pick.row.samples[pick.sub].extras or {} for pick in waiting]
+        if not all(extras.get("image") is not None and extras.get("images") is None for extras in several):
+            return None
+        return Room(len(waiting), self.picture_size)
 
     def _given(self, take: Callable[[], Any]) -> Sequence[Any]:
         while len(self._items) < self._batch:
@@ -101,21 +124,21 @@ class SampleBatcher:
     def only_count(self) -> None:
         """From here on nothing is decoded, where that cannot make a difference to what comes after."""
         if self._faults.policy == "raise":
-            self._made, self._finish, self._threads = None, lambda row, sub: {}, 1
+            self._made, self._finish, self._ahead = None, lambda row, sub: {}, False
 
     def _one(self, pick: Pick, given: int) -> None:
         """Give the first of the rest once more. It stays there until it was given often enough."""
         if self._made is None:
             try:
                 begun = self._begun.pop(id(pick), None)
-                self._made = self._finish(pick.row, pick.sub) if begun is None else begun.result()
+                self._made = self._finish(pick.row, pick.sub) if begun is None else begun()
             except (DataError, SourceError, FetchError) as error:
                 self._skip(error)
                 self._rest.popleft()
                 if not given:
                     self._take_back(pick)
                 return
-        self._items.append(Finished(pick.row, self._made))
+        self._items.append(Finished(pick.row, self._made, self._room))
         if given + 1 < self._repeat:
             self._rest[0] = (pick, given + 1)
         else:

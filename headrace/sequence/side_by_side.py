@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
+
+from headrace.limits import starting
 
 T = TypeVar("T")
 
@@ -24,13 +26,15 @@ def num_threads(asked: int | None) -> int:
 
 
 @contextmanager
-def side_by_side(jobs: Sequence[Callable[[], T]], threads: int) -> Iterator[list[Future[T]]]:
-    """All of them begun; what one raises, its future raises. No thread is left behind.
+def side_by_side(jobs: Sequence[Callable[[], T]], threads: int) -> Iterator[list[Callable[[], T]]]:
+    """All of them begun, each as a call that waits for what it gives or raises. No thread is left behind.
 
     Threads are made anew each time: what they do takes a hundred times as long.
     """
     pool = ThreadPoolExecutor(threads, "headrace-decode")
     try:
-        yield [pool.submit(job) for job in jobs]
+        with starting("threads that decode"):
+            begun: list[Callable[[], T]] = [pool.submit(job).result for job in jobs]
+        yield begun
     finally:
         pool.shutdown(cancel_futures=True)

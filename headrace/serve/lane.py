@@ -10,7 +10,7 @@ from typing import Any
 from headrace.address import Address
 from headrace.batch import Batch
 from headrace.errors import HeadraceError, StateError, shown
-from headrace.make.feed import CountingFeed, Feed
+from headrace.make.feed import FIRST_ROWS, CountingFeed, Feed
 from headrace.make.prepare import AsRows, Ready
 from headrace.mix.mixer import Mixer
 from headrace.mix.turns import Turns
@@ -27,6 +27,7 @@ class Lane:
     def __init__(self, pipeline: Pipeline, number: int, lanes: int, epoch: int = 0, *, counting: bool = False) -> None:
         """`counting`: rows are drawn, but not read."""
         self.pipeline, self.number, self.lanes, self.epoch = pipeline, number, lanes, epoch
+        self._names = [source.spec for source in pipeline.sources]
         kind = CountingFeed if counting else Feed
         self._feeds = [
             kind(
@@ -36,6 +37,7 @@ class Lane:
                 AsRows() if counting else pipeline.prepares[i],
                 pipeline.skipped[i],
                 pipeline.reads_by_range(lanes),
+                _first_rows(pipeline),
             )
             for i in range(len(pipeline.recipe.parts))
         ]
@@ -73,10 +75,6 @@ class Lane:
         if recipe.pack is None:
             return mixer, RowBatcher(recipe.batch_size)
         return mixer, PACKERS[recipe.pack.method](recipe.pack, recipe.batch_size)
-
-    @property
-    def _names(self) -> list[str]:
-        return [source.spec for source in self.pipeline.sources]
 
     @property
     def is_over(self) -> bool:
@@ -221,7 +219,10 @@ class Lane:
         return items
 
     def _other(self, number: int) -> Lane:
-        return Lane(self.pipeline, number, self.lanes, self.epoch)
+        other = Lane(self.pipeline, number, self.lanes, self.epoch)
+        if isinstance(other._packer, SampleBatcher):
+            other._packer.picture_size = None  # what it makes may be given more than once
+        return other
 
     def _collated(self, items: Sequence[Any]) -> Batch:
         pack, names = self.pipeline.recipe.pack, self._names
@@ -298,6 +299,14 @@ class Lane:
         if self._again is not None:
             self._again.close()
             self._again = None
+
+
+def _first_rows(pipeline: Pipeline) -> int:
+    """Rows of each source that the first batch needs, as far as it can be known."""
+    recipe = pipeline.recipe
+    if recipe.pack is not None or pipeline.samples is not None:
+        return FIRST_ROWS
+    return -(-recipe.batch_size // len(recipe.parts))
 
 
 def _share(total: int, lane: int, lanes: int) -> int:

@@ -14,7 +14,7 @@ from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.fetch.doors import SHUFFLED_WINDOW
 from headrace.fetch.plan import Coordinate, Counts, Orders, Rules
 from headrace.fetch.pool import Pool, PoolSize
-from headrace.fetch.sources import Indexed, Opened, open_source
+from headrace.fetch.sources import Indexed, Opened, held_shards, open_source
 from headrace.make.prepare import AsFrames, AsRows, FromIds, FromText, Prepare
 from headrace.mix.weights import weights_at
 from headrace.recipe import Part, Recipe, skip_address
@@ -270,10 +270,13 @@ class Pipeline:
         return Pool(self.orders[i], self.size, lane, lanes, first, last)
 
     def reads_by_range(self, lanes: int) -> bool:
-        """Whether there is no room on disk for the shards that all lanes hold: the one being read and the next."""
+        """Whether there is no room on disk for the shards that all lanes hold: those of their pools and the next."""
+        fetched = [
+            (source, self.counts(i), self.rules(i)) for i, source in enumerate(self.sources) if source.held_bytes(1)
+        ]
         found = [
-            source.held_bytes(min(lanes * (fact.shard_window + 1), self.counts(i).num_shards))
-            for i, (source, fact) in enumerate(zip(self.sources, self.facts, strict=True))
+            source.held_bytes(min(lanes * held_shards(counts, rules, self.size), counts.num_shards))
+            for source, counts, rules in fetched
         ]
         return sum(found) > 0 and sum(found) > self.run.disk_bytes()
 

@@ -16,7 +16,7 @@ from headrace.make.formatted import Formatted, Formatter, Rendering
 from headrace.make.prepare import Ready
 from headrace.mix.turns import MODALITIES, Limits, Pick, Quotas, Turns, quotas_in, turns_state
 from headrace.sequence.finish import Finish
-from headrace.sequence.media import collate_fn, copied
+from headrace.sequence.media import collate_in, copied
 from headrace.sequence.sample_collate import collate_sequences
 from headrace.sequence.sample_pack import Packing, SamplePacker
 from headrace.sequence.samples import Faults, SampleBatcher, copies_in
@@ -24,6 +24,8 @@ from headrace.sequence.side_by_side import num_threads
 from headrace.stage import State
 
 if TYPE_CHECKING:
+    import torch
+
     from headrace.make.template import Template
     from headrace.make.tokenize import Tokenizer
 
@@ -95,14 +97,17 @@ class Samples:
 
         make = self.finish if self.packing is None else self.finish.beside
 
-        def finish(row: Ready, sub: int) -> dict[str, Any]:
-            return make(row.samples[sub], address(row), self.shapes[row.source].policy)
+        def finish(row: Ready, sub: int, out: torch.Tensor | None = None) -> dict[str, Any]:
+            return make(row.samples[sub], address(row), self.shapes[row.source].policy, out)
 
         if self.packing is None:
             own = self.finish.image_processor is not None or self.finish.voice_processor is not None
             threads = 1 if own and self.threads is None else num_threads(self.threads)  # whose code may mind threads
             length = self.finish.max_length
-            return SampleBatcher(batch_size, self.repeat, length, finish, self.faults, take_back, threads)
+            found = SampleBatcher(batch_size, self.repeat, length, finish, self.faults, take_back, threads)
+            if self.finish.image_processor is None and self.repeat == 1:
+                found.picture_size = self.finish.image_size
+            return found
         return SamplePacker(
             self.packing, self.repeat, finish, lambda row: shown(address(row), 1000), self.faults, take_back
         )
@@ -112,7 +117,7 @@ class Samples:
             return collate_sequences(items, self.packing, self.finish.pad_id, names)
         places = [(names[item.row.source], item.row.epoch, item.row.shard, item.row.row) for item in items]
         if self.together:
-            return Batch.of_rows(collate_fn([item.made for item in items]), places)
+            return Batch.of_rows(collate_in(items[0].room, [item.made for item in items]), places)
         # What is given again must not have changed because someone wrote into it.
         return Batch.of_rows(copied(items[0].made) if self.repeat > 1 else items[0].made, places)
 

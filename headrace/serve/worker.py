@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from headrace.address import Address
 from headrace.batch import Batch
 from headrace.errors import HeadraceError, SpecError, WorkerError, shown
+from headrace.limits import starting
 from headrace.run import limit_tokenizer_threads
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Pipeline
@@ -194,7 +195,8 @@ def _settle_in(pipeline: Pipeline, inherited: tuple[Wire, ...]) -> None:
         import torch
 
         torch.set_num_threads(1)
-    threading.Thread(target=_watch, args=(os.getppid(),), name="headrace-watch", daemon=True).start()
+    with suppress(RuntimeError):  # no thread to be had: whether the trainer lives is seen between two batches then
+        threading.Thread(target=_watch, args=(os.getppid(),), name="headrace-watch", daemon=True).start()
 
 
 def _watch(parent: int) -> None:
@@ -264,7 +266,8 @@ class Worker:
         self._process = context.Process(target=work, args=args, name=f"headrace-{number}", daemon=True)
         try:
             # The server that forks workers must not keep the mask: the trainer's other children come from it too.
-            with nullcontext() if method == "forkserver" else _trainers_signals_wait(method):
+            waiting = nullcontext() if method == "forkserver" else _trainers_signals_wait(method)
+            with starting(f"worker {number}"), waiting:
                 self._process.start()
         except BaseException as error:
             self._hang_up()

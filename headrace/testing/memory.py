@@ -92,6 +92,9 @@ class MemorySource:
         rows = [self._made_row(chunk.shard, chunk.first + i) for i in range(chunk.rows)]
         return OpenChunk(chunk, rows, order, (self.spec, epoch, self.label(chunk.shard)))
 
+    def finished(self, number: int) -> None:
+        pass
+
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
         pass
 

@@ -3,6 +3,7 @@
     python tests/chaos/chaos.py --short                     the form that every test run has
     python tests/chaos/chaos.py --seed 7 --kills 1000       the long form
     python tests/chaos/chaos.py --seed 7 --run 12           one run of it again
+    python tests/chaos/chaos.py --join A.json B.json ...    one report of several, with --report and --summary
 
 The same seed draws the same data, recipes, topologies and harm; what the scheduler makes of them is its own.
 """
@@ -14,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +46,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=None, help="where everything is kept; a new one by default")
     parser.add_argument("--report", type=Path, default=None, help="a JSON file")
     parser.add_argument("--summary", type=Path, default=None, help="a markdown file")
+    parser.add_argument("--join", type=Path, nargs="+", default=None, help="reports to make one of; nothing is run")
     given = parser.parse_args()
     if given.seed is None:
         given.seed = secrets.randbelow(1_000_000)
@@ -80,6 +83,15 @@ def is_enough(done: list[dict[str, Any]], kills: int) -> bool:
 
 def main() -> int:
     given = asked()
+    if given.join:
+        done = [run for path in given.join for run in json.loads(path.read_text())["runs"]]
+        write(done, given)
+        print(json.dumps(totals(done), indent=2))
+        return 1 if any(one["problems"] for one in done) else 0
+    return campaigns(given)
+
+
+def campaigns(given: argparse.Namespace) -> int:
     folder: Path = given.folder.resolve()
     if host.INSIDE not in os.environ and host.has_namespaces():
         host.go_inside(folder / "disk", DISK_BYTES)
@@ -100,7 +112,7 @@ def main() -> int:
                 tokenizer=tokenizer_of(folder / "data"),
                 temporary=folder / "temporary",
             )
-            done.append(Campaign(plan, data, hub, places).run())
+            done.append({**Campaign(plan, data, hub, places).run(), "commit": commit()})
             tell(done, given)
             shutil.rmtree(places.cache, ignore_errors=True)
             if not done[-1]["problems"]:
@@ -125,10 +137,21 @@ def tell(done: list[dict[str, Any]], given: argparse.Namespace) -> None:
         form = " --short" if given.short else ""
         print(f"  kept in {given.folder}/run-{last['number']:04d}; again: ", end="")
         print(f"python tests/chaos/chaos.py{form} --seed {given.seed} --run {last['number']}", flush=True)
+    write(done, given)
+
+
+def write(done: list[dict[str, Any]], given: argparse.Namespace) -> None:
     if given.report is not None:
-        given.report.write_text(json.dumps({"seed": given.seed, "totals": totals(done), "runs": done}, indent=1) + "\n")
+        given.report.write_text(json.dumps({"totals": totals(done), "runs": done}, indent=1) + "\n")
     if given.summary is not None:
-        given.summary.write_text(summary(done, given.seed))
+        given.summary.write_text(summary(done))
+
+
+def commit() -> str:
+    """Of the code that runs."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -84,10 +84,11 @@ def cached_files(cache: Path) -> list[Path]:
 
 
 def cache_bytes(cache: Path) -> tuple[int, int]:
-    """Of all whole shards, and of those that somebody holds."""
+    """Of all whole shards, and of those that somebody reads from or fetches."""
     total = held = 0
     try:
-        leased = {path.name.partition(".")[0] for path in (cache / "hf_shards" / ".leases").iterdir()}
+        names = [path.name for path in (cache / "hf_shards" / ".leases").iterdir()]
+        leased = {name.partition(".")[0] for name in names if not name.endswith((".ahead", ".kept"))}
     except OSError:
         leased = set()
     for path in cached_files(cache):

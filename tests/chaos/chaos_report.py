@@ -49,15 +49,16 @@ def totals(done: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def summary(done: list[dict[str, Any]], seed: int) -> str:
+def summary(done: list[dict[str, Any]]) -> str:
     """A page for people."""
     all_of = totals(done)
+    seeds = dict.fromkeys(f"seed {one['plan']['seed']} on commit {one.get('commit', 'unknown')}" for one in done)
     lines = [
         "# Chaos: what was done to runs, and what came of it",
         "",
         INTRODUCTION,
         "",
-        f"Seed {seed}.",
+        f"From {', '.join(seeds)}.",
         "",
         "| measure | figure |",
         "|---|---|",

@@ -127,6 +127,25 @@ class TestFolder:
         assert {path.stat().st_mode & 0o777 for path in shards} == {0o444}
         assert not any(path.stat().st_mode & 0o022 for path in top.rglob("*") if path.is_file())
 
+    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+    def test_nobody_else_reads_an_index_whatever_the_umask(self, hub: LocalHub, tmp_path: Path, umask: int) -> None:
+        """The names in a private repo are private, and so are those in a private folder."""
+        write_parquet(tmp_path / "repo" / "data", [[20], [20]])
+        hub.push("org/rows", tmp_path / "repo")
+        code = (
+            "import os, sys, headrace\n"
+            f"os.umask({umask})\n"
+            "for spec in ('hf:org/rows', f'parquet:{sys.argv[2]}/*.parquet'):\n"
+            "    assert len(list(headrace.rows(spec, cache_dir=sys.argv[1]))) == 40\n"
+        )
+        told = [str(tmp_path / "data"), str(tmp_path / "repo" / "data")]
+        env = {**os.environ, **hub.env()}
+        subprocess.run([sys.executable, "-c", code, *told], env=env, check=True, timeout=60)
+        for name in ("hf_index", "file_index"):
+            top = tmp_path / "data" / name
+            assert top.stat().st_mode & 0o777 == 0o700
+            assert list(top.rglob("*.json"))
+
     @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777, 0o720, 0o702])
     def test_a_folder_that_others_may_write_to_is_refused_and_nothing_is_fetched(
         self, hub: LocalHub, tmp_path: Path, mode: int

@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError
 from headrace.fetch import cache as cache_module
 from headrace.fetch import download, leases, sidecar
 from headrace.fetch.cache import ShardCache
-from headrace.fetch.leases import Lease
+from headrace.fetch.leases import Grade, Lease
 from headrace.files import Files
 
 EXAMPLES = 400
@@ -75,6 +75,8 @@ class Process:
         self.open: set[int] = set()
         self.leases: dict[int, list[Lease]] = {}
         """Those that it holds, by the number of their shard."""
+        self.loose: list[Lease] = []
+        """Those on files that it needs less."""
 
 
 class Disk(Files):
@@ -139,7 +141,8 @@ class Cache(RuleBasedStateMachine):
         self.spoiled: set[Path] = set()
         """Files that were damaged while somebody had them: what that reader sees is not our doing."""
         self.foreign: set[Path] = set()
-        """Files that have lost their sidecar: from then on they are nobody's, and stay."""
+        """Files that lost their sidecar, on a disk that keeps no marks: from then on they are nobody's, and stay."""
+        self.marks = _keeps_marks(self.root)
 
     def process(self) -> Process:
         self.serial += 1
@@ -163,6 +166,9 @@ class Cache(RuleBasedStateMachine):
             for lease in held:
                 lease._forgotten.detach()  # its memory is gone, and with it what would be done at the end
         who.leases.clear()
+        for lease in who.loose:
+            lease._forgotten.detach()
+        who.loose.clear()
 
     def replace_dead(self) -> None:
         """Another process begins in the place of one that died."""
@@ -234,6 +240,33 @@ class Cache(RuleBasedStateMachine):
             finally:
                 self.turn.calls_left = None
 
+    @rule(
+        who=st.integers(0, ACTORS - 1),
+        number=st.integers(0, NUM_SHARDS - 1),
+        grade=st.sampled_from([Grade.AHEAD, Grade.KEPT]),
+        calls=st.none() | st.integers(0, 3),
+    )
+    def need_less(self, who: int, number: int, grade: Grade, calls: int | None) -> None:
+        """From here on the file may go; the lease must not be in the way of anything."""
+        self.turn = self.processes[who]
+        held = self.turn.leases.get(number)
+        if held:
+            self.turn.calls_left = calls
+            lease = held.pop()
+            try:
+                lease.turn(grade)
+                self.turn.loose.append(lease)
+            except Killed:
+                self.replace_dead()
+            finally:
+                self.turn.calls_left = None
+
+    @rule(who=st.integers(0, ACTORS - 1), keep=st.booleans())
+    def release_what_is_needed_less(self, who: int, keep: bool) -> None:
+        self.turn = self.processes[who]
+        while self.turn.loose:
+            self.turn.loose.pop().release(keep)
+
     @rule(who=st.integers(0, ACTORS - 1))
     def die(self, who: int) -> None:
         self.kill(self.processes[who])
@@ -257,7 +290,8 @@ class Cache(RuleBasedStateMachine):
             beside = sidecar.path_beside(path)
             if beside.exists() and path.exists():
                 beside.write_bytes(b"{")
-                self.foreign.add(path)
+                if not self.marks:
+                    self.foreign.add(path)
         elif how == "closed" and path.exists():
             path.chmod(0)
         elif path.exists():
@@ -325,7 +359,7 @@ class Cache(RuleBasedStateMachine):
             self.attempt(number)
         for who in self.processes:
             self.turn = who
-            for held in who.leases.values():
+            for held in (*who.leases.values(), who.loose):
                 for lease in held:
                     lease.release(keep=True)
             who.leases.clear()
@@ -336,6 +370,18 @@ class Cache(RuleBasedStateMachine):
         self.cache._evict(1 << 40)
         stay = {self.mine, *self.foreign, *map(sidecar.path_beside, self.foreign)}
         assert {path for path in self.root.rglob("*") if path.is_file()} <= stay
+
+
+def _keeps_marks(root: Path) -> bool:
+    probe = root / "probe"
+    probe.touch()
+    try:
+        os.setxattr(probe, sidecar.MARK, b"?")
+    except OSError:
+        return False
+    finally:
+        probe.unlink()
+    return True
 
 
 class _Silent:

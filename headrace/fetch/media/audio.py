@@ -53,9 +53,9 @@ def _finished(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
     if not len(wave):
         raise DataError("the audio has no samples")
     budget.require("max_seconds", len(wave) / rate, "the length in seconds of the audio")
-    # The product is quick, and finite only if all samples are; where it is not, each is looked at.
+    # The sum is quick, and finite only if all samples are; where it is not, each is looked at.
     with np.errstate(all="ignore"):
-        finite = np.isfinite(wave @ wave) or np.isfinite(wave).all()
+        finite = np.isfinite(wave.sum()) or np.isfinite(wave).all()
     if not finite:
         raise DataError("the audio has samples that are not numbers (NaN or infinite)")
     if rate == sample_rate:
@@ -188,14 +188,18 @@ class _Bytes(io.BytesIO):
 
 
 def _by_soundfile(file: Any, rate: int, budget: Budget) -> Iterator[F32]:
-    clock, got = Clock(budget), 0
-    # Not by what the header says: that is only a number, for which the library would make room.
-    while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):
+    clock, got, channels = Clock(budget), 0, file.channels
+    # Never as much as the header says: that is only a number, which room would be made for.
+    while (most := min(BLOCK, file.frames - got)) > 0:
+        block = np.empty((most, channels), np.float32)
+        count = file.buffer_read_into(block, "float32")
+        if not count:
+            break
         clock.check()
-        got += len(block)
+        got += count
         budget.require("max_seconds", got / rate, "the length in seconds of the audio")
-        yield _mono(block.T) if file.channels > 1 else block[:, 0]
-        if len(block) < BLOCK:
+        yield _mono(block[:count].T) if channels > 1 else block[:count, 0]
+        if count < most:
             break
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headrace.fetch.media.clip import Clip
     from headrace.fetch.media.video import Backend, Size
 
+_HOLDERS = (bytes, dict, str, bytearray, memoryview, Mapping)
+
 
 def load_image(value: Any, policy: MediaPolicy) -> NDArray[np.uint8]:
     """[height, width, 3]"""
@@ -24,11 +26,11 @@ def load_image(value: Any, policy: MediaPolicy) -> NDArray[np.uint8]:
     return decode_image(_encoded(value, policy, "image"), policy)
 
 
-def load_image_tensor(value: Any, policy: MediaPolicy, size: int) -> torch.Tensor:
-    """[3, size, size], by the built-in resize and normalisation."""
+def load_image_tensor(value: Any, policy: MediaPolicy, size: int, out: torch.Tensor | None = None) -> torch.Tensor:
+    """[3, size, size], by the built-in resize and normalisation; in `out`, if it is given."""
     from headrace.fetch.media.images import image_tensor, open_image
 
-    return image_tensor(open_image(_encoded(value, policy, "image"), policy, size=size), size)
+    return image_tensor(open_image(_encoded(value, policy, "image"), policy, size=size), size, out=out)
 
 
 def load_video(
@@ -57,6 +59,6 @@ def load_audio(value: Any, policy: MediaPolicy, sample_rate: int, clip: Clip | N
 
 def _encoded(value: Any, policy: MediaPolicy, kind: Kind) -> Any:
     """The bytes that a value holds or names; PIL images and arrays as they are."""
-    if isinstance(value, Mapping | bytes | bytearray | memoryview | str) or hasattr(value, "__fspath__"):
+    if isinstance(value, _HOLDERS) or hasattr(value, "__fspath__"):
         return open_media(value, policy, kind)
     return value

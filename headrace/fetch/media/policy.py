@@ -18,6 +18,8 @@ _HOST = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_\-]*[a-z0-9])?\.)*[a-z0-9][a-z0-9\-]
 
 _BRACKETS = re.compile(r"\[[^\]]*\]")
 
+_BYTES = (bytes, bytearray, memoryview)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MediaPolicy(Budget):
@@ -52,7 +54,7 @@ def open_media(value: Any, policy: MediaPolicy, kind: Kind) -> bytes:
             keys = ", ".join(shown(key, 20) for key in list(value)[:5])
             raise DataError(f"the {kind} has neither bytes nor a path (its fields: {keys or 'none'})")
         value = path if data is None else data
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BYTES):
         policy.require("max_bytes", len(value), f"the size in bytes of the {kind}")
         return bytes(value)
     if isinstance(value, os.PathLike):

@@ -115,7 +115,7 @@ def answered(answer: str, rationale: str = "") -> Turn:
     """An answer, after the reasons for it."""
     thought = (Piece("think", rationale.strip()),) if rationale.strip() else ()
     given = turn("assistant", answer)
-    return given._replace(pieces=(*thought, *given.pieces))
+    return given._replace(pieces=(*thought, *given.pieces)) if thought else given
 
 
 def rationale_of(row: Row) -> str:

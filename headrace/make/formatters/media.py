@@ -41,7 +41,8 @@ def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[s
     """The conversation with its media in place: where a part or a mark in the text stands for them, the rest before
     the first question. A mark that nothing is left for stays a text."""
     waiting = list(media)
-    found = [one._replace(pieces=tuple(_placed(one, kind, media, waiting, marks or (_MARKS[kind],)))) for one in turns]
+    marks = marks or (_MARKS[kind],)
+    found = [Turn(one.role, tuple(_placed(one, kind, media, waiting, marks)), one.learned) for one in turns]
     if not waiting:
         return found
     ahead = tuple(Piece(kind, "", value) for value in waiting)

@@ -1,0 +1,105 @@
+"""The limit of a cache: what may stay on disk beside the files that are being read."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from headrace.catalog.shard import Shard
+from headrace.errors import NoSpace
+from headrace.fetch import sidecar
+from headrace.fetch.leases import Grade
+
+log = logging.getLogger(__name__)
+
+YIELDING: tuple[tuple[Grade, ...], ...] = ((), (Grade.KEPT,), (Grade.KEPT, Grade.AHEAD))
+"""What goes for a file that is needed now: first what nobody has a lease on, then also what is needed less."""
+
+_TOLD: set[tuple[int, Path]] = set()
+"""The caches whose limit was seen exceeded, by process: it is said once."""
+
+
+class Room:
+    def __init__(
+        self,
+        top: Path,
+        limit: int | None,
+        in_use: Callable[[Path], bool],
+        remove: Callable[[Path, Collection[Grade]], bool],
+    ) -> None:
+        """`in_use`: whether somebody has a lease on a place. `remove`: the file there, unless it is leased, but
+        for some grades."""
+        self._top, self._limit, self._in_use, self._remove = top, limit, in_use, remove
+        self._over = False
+        """Whether the limit is exceeded because of files in use: it is looked at again when one is let go."""
+
+    def make(self, shard: Shard, *, ahead: bool) -> None:
+        """Keep to the limit, as far as files in use let us. `ahead`: the shard is not needed yet, so there must be room
+        for it."""
+        if self._limit is None:
+            return
+        if shard.size > self._limit:
+            raise NoSpace(
+                f"{shard} needs {shard.size:,} bytes, but the cache limit is {self._limit:,} bytes; raise "
+                f"HEADRACE_CACHE_BYTES to hold at least two shards"
+            )
+        over = self._reduce(YIELDING[:2] if ahead else YIELDING)
+        if over > 0 and ahead:
+            why = f"the cache limit is {self._limit:,} bytes, and all other files are being read"
+            raise NoSpace(f"{shard} needs {shard.size:,} bytes, but {why}; raise HEADRACE_CACHE_BYTES")
+        self._over = over > 0
+        if self._over and (os.getpid(), self._top) not in _TOLD:
+            _TOLD.add((os.getpid(), self._top))
+            log.warning(
+                "%s: the cache limit of %s bytes is exceeded by %s bytes, because all other shards are being read; "
+                "this is said once (see HEADRACE_CACHE_BYTES)",
+                shard,
+                f"{self._limit:,}",
+                f"{over:,}",
+            )
+
+    def keep_again(self) -> None:
+        """Something was let go: go back to the limit, where it was exceeded."""
+        if self._over:
+            self.keep()
+
+    def keep(self) -> None:
+        """Go down to the limit, as far as files in use let us."""
+        if self._limit is not None:
+            self._over = self._reduce(YIELDING[:2]) > 0
+
+    def free(self, needed: int) -> int:
+        """Remove files, those that are needed least and were unused for longest first, until so many bytes are free."""
+        return self._free(needed, self._sizes(), YIELDING)
+
+    def _reduce(self, grades: tuple[tuple[Grade, ...], ...]) -> int:
+        """Remove what is over the limit; gives how much still is."""
+        assert self._limit is not None
+        sizes = self._sizes()
+        over = sum(sizes.values()) - self._limit
+        return over - self._free(over, sizes, grades) if over > 0 else 0
+
+    def _free(self, needed: int, sizes: dict[Path, int], grades: tuple[tuple[Grade, ...], ...]) -> int:
+        freed, places = 0, sorted(sizes, key=sidecar.last_use)
+        for yielding in grades:
+            for place in places:
+                if freed >= needed:
+                    return freed
+                if os.path.lexists(place) and self._remove(place, yielding):
+                    freed += sizes[place]
+        return freed
+
+    def _sizes(self) -> dict[Path, int]:
+        """Bytes of each file of ours, and of those that somebody is fetching now."""
+        sizes = {}
+        for place, known in sidecar.walk(self._top):
+            if not known.ours:
+                continue
+            try:
+                sizes[place] = place.lstat().st_size
+            except OSError:
+                if self._in_use(place):
+                    sizes[place] = max(known.size, 0)
+        return sizes
