@@ -81,19 +81,19 @@ def process_tag() -> str:
 
 
 def host_tag() -> str:
-    """This boot of this machine, and after a dash the pid namespace: pids of another one mean nothing here."""
+    """This boot, the pid namespace (pids of another one mean nothing here), and this machine, with dashes between."""
     global _HOST
     if _HOST is None:
         import hashlib
 
         parts = []
+        node = os.uname().nodename
         for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
             try:
-                part = os.readlink(path) if path.endswith("pid") else Path(path).read_text()  # noqa: PTH115
+                parts.append(os.readlink(path) if path.endswith("pid") else Path(path).read_text())  # noqa: PTH115
             except OSError:
-                part = os.uname().nodename
-            parts.append(hashlib.blake2b(part.encode(), digest_size=5).hexdigest())
-        _HOST = "-".join(parts)
+                parts.append(node)
+        _HOST = "-".join(hashlib.blake2b(part.encode(), digest_size=5).hexdigest() for part in (*parts, node))
     return _HOST
 
 
@@ -103,11 +103,12 @@ _HOST: str | None = None
 def is_of_earlier_boot(tag: str, path: Path) -> bool:
     """Whether the process of a `process_tag`, which made the file `path`, ended with an earlier boot of this machine.
 
-    So it did where the boot is another, the disk is this machine's alone, and the file was not touched since this boot.
-    Each of them could deceive: containers may have a boot of their own, disks may be shared, clocks may jump.
+    So it did where the boot is another and the machine is not, the disk is this machine's, and the file was not touched
+    since this boot. Each of them could deceive: containers may have a boot of their own, machines the same name, disks
+    may be served to others, clocks may jump.
     """
-    boot, dash, _ = tag.partition(".")[0].partition("-")
-    if not dash or boot == host_tag().partition("-")[0]:
+    then, now = tag.partition(".")[0].split("-"), host_tag().split("-")
+    if len(then) != len(now) or then[0] == now[0] or then[-1] != now[-1]:
         return False
     try:
         found = path.lstat()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 from fetching import leases_of, noise, shards_on, wait_until
 
 import headrace
+from headrace.catalog.shard import Shard
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Grade
 from headrace.fetch.prefetch import ShardPrefetcher
+from headrace.files import Files
 from headrace.testing import LocalHub, write_parquet
 
 N = 20_000
@@ -279,3 +283,60 @@ def test_a_sweep_keeps_to_a_limit_that_was_lowered(shards: list[Any], tmp_path: 
         ShardCache(tmp_path).acquire(shard).release(keep=True)
     ShardCache(tmp_path, limit=N).sweep()
     assert names(tmp_path) == ["d"]
+
+
+class SmallDisk(Files):
+    """A disk that is full at so many bytes."""
+
+    def __init__(self, top: Path, room: int) -> None:
+        self._top, self._room = top, room
+
+    def write(self, fd: int, data: bytes | memoryview) -> None:
+        if self._used() + len(data) > self._room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, data)
+
+    def _used(self) -> int:
+        found = 0
+        for path in self._top.rglob("*"):
+            with suppress(FileNotFoundError):
+                found += path.lstat().st_size if path.is_file() else 0
+        return found
+
+
+def test_on_a_full_disk_what_is_fetched_ahead_leaves_alone_what_others_fetched_ahead(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    a, b, c = shards_on(hub, {f"data/{name}.parquet": noise(3 * N, i) for i, name in enumerate("abc")})
+    disk = tmp_path / "disk"
+    cache = ShardCache(disk, files=SmallDisk(disk, 7 * N))
+    with ahead_of(cache, a, b, c) as one, ahead_of(cache, a, b, c) as other:
+        one.wait_for(a)
+        one.want(b)
+        wait_until(lambda: cache._key(cache.path_of(b)) in leases_of(disk, Grade.AHEAD))
+        other.want(c)
+        wait_until(lambda: not other._here()._queue and not other._here()._jobs)
+        assert cache.path_of(b).exists()
+        assert not cache.path_of(c).exists()
+        assert other.wait_for(c).exists()  # what is needed now has the right of way
+        assert not cache.path_of(b).exists()
+
+
+def test_what_finds_no_room_ahead_costs_nobody_his_own(hub: LocalHub, tmp_path: Path) -> None:
+    sizes = {"kept": N // 2, "read": 5 * N // 4, "next": N}
+    kept, read, ahead = shards_on(
+        hub, {f"data/{i}-{name}.parquet": noise(size, i) for i, (name, size) in enumerate(sizes.items())}
+    )
+    cache = ShardCache(tmp_path, limit=2 * N)
+    with ahead_of(cache, kept, read, ahead) as prefetcher:
+        prefetcher.wait_for(kept)
+        prefetcher.wait_for(read)
+        prefetcher.put_by(kept)
+        prefetcher.want(ahead)
+        wait_until(lambda: not prefetcher._here()._queue and not prefetcher._here()._jobs)
+        assert not cache.path_of(ahead).exists()
+        assert cache.path_of(kept).exists()
+
+
+def ahead_of(cache: ShardCache, *shards: Shard) -> ShardPrefetcher:
+    return ShardPrefetcher(shards, cache.root, lookahead=0, auto_release=False, cache=cache)

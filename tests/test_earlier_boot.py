@@ -90,3 +90,14 @@ def test_what_may_be_alive_holds(hub: LocalHub, tmp_path: Path, why: str, monkey
         left.rename(left.with_name(left.name.replace("0" * len(boot), boot).replace(space, "1" * len(space))))
     lease.release()
     assert lease.path.exists()
+
+
+def test_a_lease_of_another_machine_counts_though_it_is_older_than_this_boot(hub: LocalHub, tmp_path: Path) -> None:
+    """The disk may be this machine's own and be served to others, which were not started again."""
+    cache, shard = ShardCache(tmp_path), shard_on(hub, noise(N))
+    lease = cache.acquire(shard)
+    left = left_by(cache, lease.path)
+    node = host_tag().rpartition("-")[2]
+    left.rename(left.with_name(left.name.replace(node, "f" * len(node))))
+    lease.release()
+    assert lease.path.exists()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headrace
@@ -161,3 +162,25 @@ def test_patterns_with_one_star_match_as_all_patterns_do(tmp_path: Path, pattern
         (tmp_path / name).write_text("")
     wanted = sorted(f"{tmp_path}/{n}" for n in names if fnmatch.fnmatchcase(n, pattern) and not n.startswith("."))
     assert find_paths(f"{tmp_path}/{pattern}")[0] == wanted
+
+
+def test_an_error_while_a_chunk_is_put_into_order_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> Any:
+        raise ValueError("no such kernel")
+
+    monkeypatch.setattr("headrace.fetch.chunk.taken", fails)
+    with pytest.raises(ValueError, match="no such kernel") as caught:
+        uids(spec_of(tmp_path), tmp_path, shuffle=True)
+    assert any("while reading rows" in note for note in caught.value.__notes__)
+
+
+def test_strings_that_are_views_are_read_like_others(tmp_path: Path) -> None:
+    texts = [f"row {i}, long enough to lie in a buffer of its own" if i % 7 else None for i in range(100)]
+    table = pa.table({"text": pa.array(texts, pa.string_view()), "raw": pa.array([b"x"] * 100, pa.binary_view())})
+    pq.write_table(table, tmp_path / "views.parquet", row_group_size=50)
+    spec = f"parquet:{tmp_path}/views.parquet"
+    for shuffle in (False, True):
+        with headrace.rows(spec, shuffle=shuffle, cache_dir=tmp_path / "data") as rows:
+            assert sorted(str(row.data["text"]) for row in rows) == sorted(map(str, texts))
+        loader = headrace.load(spec, batch_size=4, shuffle=shuffle, epochs=1, cache_dir=tmp_path / "data")
+        assert sorted(str(text) for batch in loader for text in batch["text"]) == sorted(map(str, texts))

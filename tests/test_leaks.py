@@ -41,7 +41,7 @@ def main():
         pss = []
         for n, batch in enumerate(loader):
             seen += sum(len(sequence) for sequence in batch.spans)
-            if n % 10 == 9:
+            if n % 2:
                 # not the part of libraries, which depends on what else runs on this machine
                 pss.append([mib(pid, "Pss_Anon", "Pss_Shmem") for pid in children()])
         del batch
@@ -106,6 +106,9 @@ def test_memory_files_and_threads_stay_flat_over_epochs(pattern: str, tmp_path: 
     for name in ("rss", "pss of worker 0", "pss of worker 1"):
         mb = [epoch[name] for epoch in late]
         assert slope(mb) < 1, (name, mb)
+        if name != "rss":
+            # How far a worker had read ahead whenever it was looked at is chance; what it never gives back is not.
+            mb = [min(mb[i : i + 3]) for i in range(len(mb) - 2)]
         assert max(mb) - min(mb) < 20, (name, mb)
     for name in ("files", "threads", "tasks", "children"):
         assert len({epoch[name] for epoch in late}) == 1, (name, [epoch[name] for epoch in late])

@@ -139,3 +139,15 @@ def test_a_picture_is_the_same_wherever_it_is_made() -> None:
     assert torch.equal(out[1], image_tensor(picture, 4))
     assert found.data_ptr() == out[1].data_ptr()
     assert torch.equal(out[0], torch.full((3, 4, 4), 5.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_pictures_are_float32_on_the_cpu_whatever_torch_makes_by_default(world: World, dtype: torch.dtype) -> None:
+    torch.set_default_dtype(dtype)
+    torch.set_default_device("meta")
+    try:
+        batches = list(world.make(("vision",), **ONCE).loader(batch_size=4))
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert {(batch["images"].dtype, batch["images"].device.type) for batch in batches} == {(torch.float32, "cpu")}

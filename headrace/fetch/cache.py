@@ -242,8 +242,8 @@ class ShardCache:
     def _key(self, place: Path) -> str:
         return hashlib.blake2b(str(place.relative_to(self._top)).encode(), digest_size=12).hexdigest()
 
-    def _in_use(self, place: Path) -> bool:
-        return self._leases.in_use(self._key(place))
+    def _in_use(self, place: Path, but: Collection[Grade] = ()) -> bool:
+        return self._leases.in_use(self._key(place), but)
 
     def _lease(self, place: Path) -> Lease:
         return Lease(place, self._leases.claim(self._key(place)), self)
@@ -352,7 +352,7 @@ class ShardCache:
     # --- room
 
     def _evict(self, needed: int) -> bool:
-        return self._room.free(needed) > 0
+        return self._room.free(needed, ahead=self._strict) > 0
 
     def _remove(self, place: Path, but: Collection[Grade] = ()) -> bool:
         """Remove a file of ours and its sidecar, unless somebody has a lease on it, `but` for some grades."""

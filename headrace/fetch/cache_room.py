@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.catalog.shard import Shard
@@ -26,11 +27,11 @@ class Room:
         self,
         top: Path,
         limit: int | None,
-        in_use: Callable[[Path], bool],
+        in_use: Callable[[Path, Collection[Grade]], bool],
         remove: Callable[[Path, Collection[Grade]], bool],
     ) -> None:
-        """`in_use`: whether somebody has a lease on a place. `remove`: the file there, unless it is leased, but
-        for some grades."""
+        """`in_use`: whether somebody has a lease on a place, but for some grades. `remove`: the file there, unless it
+        is leased, but for some grades."""
         self._top, self._limit, self._in_use, self._remove = top, limit, in_use, remove
         self._over = False
         """Whether the limit is exceeded because of files in use: it is looked at again when one is let go."""
@@ -45,7 +46,8 @@ class Room:
                 f"{shard} needs {shard.size:,} bytes, but the cache limit is {self._limit:,} bytes; raise "
                 f"HEADRACE_CACHE_BYTES to hold at least two shards"
             )
-        over = self._reduce(YIELDING[:2] if ahead else YIELDING)
+        over = self._lacking() if ahead else 0  # nothing goes in vain
+        over = over if over > 0 else self._reduce(YIELDING[:2] if ahead else YIELDING)
         if over > 0 and ahead:
             why = f"the cache limit is {self._limit:,} bytes, and all other files are being read"
             raise NoSpace(f"{shard} needs {shard.size:,} bytes, but {why}; raise HEADRACE_CACHE_BYTES")
@@ -61,18 +63,24 @@ class Room:
             )
 
     def keep_again(self) -> None:
-        """Something was let go: go back to the limit, where it was exceeded."""
+        """Something was let go: go back to the limit, where it was exceeded. If that fails, another time."""
         if self._over:
-            self.keep()
+            with suppress(OSError):
+                self.keep()
 
     def keep(self) -> None:
         """Go down to the limit, as far as files in use let us."""
         if self._limit is not None:
             self._over = self._reduce(YIELDING[:2]) > 0
 
-    def free(self, needed: int) -> int:
+    def free(self, needed: int, *, ahead: bool) -> int:
         """Remove files, those that are needed least and were unused for longest first, until so many bytes are free."""
-        return self._free(needed, self._sizes(), YIELDING)
+        return self._free(needed, self._sizes(), YIELDING[:2] if ahead else YIELDING)
+
+    def _lacking(self) -> int:
+        """How much would be over the limit if all went that nobody reads or has fetched ahead."""
+        assert self._limit is not None
+        return sum(n for place, n in self._sizes().items() if self._in_use(place, YIELDING[1])) - self._limit
 
     def _reduce(self, grades: tuple[tuple[Grade, ...], ...]) -> int:
         """Remove what is over the limit; gives how much still is."""
@@ -100,6 +108,6 @@ class Room:
             try:
                 sizes[place] = place.lstat().st_size
             except OSError:
-                if self._in_use(place):
+                if self._in_use(place, ()):
                     sizes[place] = max(known.size, 0)
         return sizes

@@ -90,7 +90,8 @@ class OpenChunk:
         """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are. `arrays`: a column
         whose lists of whole numbers stay out of Python: they come as numpy arrays."""
         if not self._is_ordered and (self._picked + count > FEW or isinstance(self._data, list)):
-            self._data, self._is_ordered = _reordered(self._data, self._order), True
+            with in_place(self.label, self.chunk):
+                self._data, self._is_ordered = _reordered(self._data, self._order), True
         if isinstance(self._data, list):
             return self._data[first : first + count]
         if self._is_ordered:
@@ -99,7 +100,8 @@ class OpenChunk:
             self._picked += count
             if arrays is None and (few := self._few(first, count)) is not None:
                 return few
-            batch = taken(self._data, self._order[first : first + count])
+            with in_place(self.label, self.chunk):
+                batch = taken(self._data, self._order[first : first + count])
         numbers = self.numbers(first, count)
         names = batch.schema.names
         return {

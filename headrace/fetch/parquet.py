@@ -299,7 +299,18 @@ def _one_batch(table: Any) -> Any:
         batches = table.combine_chunks().to_batches()
     if len(batches) > 1:
         raise pa.ArrowNotImplementedError("a column of these rows has more than 2 GiB")
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+    return _without_views(batches[0]) if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _without_views(batch: Any) -> Any:
+    """The same with plain strings: pyarrow cannot take rows out of a column of views."""
+    import pyarrow as pa
+
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    if plain.keys().isdisjoint(batch.schema.types):
+        return batch
+    fields = [field.with_type(plain.get(field.type, field.type)) for field in batch.schema]
+    return batch.cast(pa.schema(fields, batch.schema.metadata))
 
 
 def _dictionaries(meta: Any, read: list[tuple[int, Leaf]]) -> list[str]:

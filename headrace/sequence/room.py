@@ -13,7 +13,7 @@ class Room:
     def __init__(self, count: int, size: int) -> None:
         import torch
 
-        self._whole: torch.Tensor | None = torch.empty(count, 3, size, size)
+        self._whole: torch.Tensor | None = torch.empty(count, 3, size, size, dtype=torch.float32, device="cpu")
         self.slots: list[torch.Tensor] = list(self._whole)
 
     def whole(self, pictures: Sequence[Any]) -> torch.Tensor | None:

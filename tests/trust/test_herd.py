@@ -207,7 +207,7 @@ def test_a_trainer_that_is_killed_and_started_again_at_once_many_times_leaves_no
     temporary.mkdir()
     tests = str(Path(__file__).parents[1])
     shared, pids = shared_memory(), []
-    for _ in range(8 * TIMES):
+    for _ in range(10 * TIMES):
         process = subprocess.Popen(
             [sys.executable, str(script), tests, pattern],
             stdout=subprocess.PIPE,
@@ -219,7 +219,7 @@ def test_a_trainer_that_is_killed_and_started_again_at_once_many_times_leaves_no
         process.kill()
         process.wait()
         process.stdout.close()
-    assert len(pids) == 16 * TIMES
+    assert len(pids) == 20 * TIMES
     wait_until(lambda: not any(map(is_alive, pids)), 15)
     assert list(temporary.iterdir()) == []
     assert shared_memory() <= shared
