@@ -6,6 +6,7 @@ import datetime as dt
 import fnmatch
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from headrace import rng
 from headrace.catalog import footer, soundness
 from headrace.catalog.footer import GroupRows
 from headrace.catalog.globs import find_paths
+from headrace.fetch import beside, open_chunks
 from headrace.fetch.chunk import FEW, OpenChunk
+from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Chunk
 from headrace.make.feed import Feed
 from headrace.testing import write_parquet
@@ -184,3 +187,35 @@ def test_strings_that_are_views_are_read_like_others(tmp_path: Path) -> None:
             assert sorted(str(row.data["text"]) for row in rows) == sorted(map(str, texts))
         loader = headrace.load(spec, batch_size=4, shuffle=shuffle, epochs=1, cache_dir=tmp_path / "data")
         assert sorted(str(text) for batch in loader for text in batch["text"]) == sorted(map(str, texts))
+
+
+# --- chunks side by side
+
+
+@pytest.mark.parametrize("trouble", [None, "no thread", "one file fails at first"])
+def test_chunks_read_side_by_side_are_those_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str | None
+) -> None:
+    spec = spec_of(tmp_path)
+    monkeypatch.setattr(open_chunks, "pays", lambda slots: False)
+    wanted = uids(spec, tmp_path, epochs=1)
+    readers: list[str] = []
+    real = OpenChunks.read
+
+    def read(self: OpenChunks, chunk: Chunk, order: Any) -> OpenChunk:
+        readers.append(threading.current_thread().name)
+        if trouble == "one file fails at first" and len(readers) < 3:
+            raise OSError("too many open files")
+        return real(self, chunk, order)
+
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(open_chunks, "pays", beside.pays)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(OpenChunks, "read", read)
+    if trouble == "no thread":
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert uids(spec, tmp_path, epochs=1) == wanted
+    assert ("headrace-read" in readers) == (trouble != "no thread")
+    assert not [thread for thread in threading.enumerate() if thread.name == "headrace-read"]

@@ -65,6 +65,11 @@ class Index:
     def is_text(self) -> bool:
         return self.listing.source.kind in ("txt", "jsonl")
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every count is known."""
+        return self._known is not None
+
     def complete(self) -> None:
         """Learn every count: from the index file, or from all footers (or lines) and write it."""
         if self._known is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.fetch.beside import pays, read_beside
 from headrace.fetch.chunk import OpenChunk, in_place
 from headrace.fetch.plan import Chunk, Order
 from headrace.fetch.pool import Draws, Pool, Slot
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 class Shelves(Protocol):
     """Where chunks come from: shards that are fetched, opened and let go as they are needed."""
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether chunks of several shards may be opened at the same time, in two threads."""
 
     def plan(self, numbers: I64, cold: int) -> None: ...
     def want(self, chunks: Iterable[Chunk]) -> None: ...
@@ -35,8 +40,13 @@ class OpenChunks:
         return len(self._open)
 
     def want(self, done: Draws) -> None:
-        """Have what these draws need fetched in the background."""
+        """Have what these draws need fetched in the background; many files on disk are read at once."""
         self._shelf.want(slot.chunk for slot in done.slots if slot not in self._open)
+        missing = [slot for slot, _, count in done.parts() if count and slot not in self._open]
+        if self._shelf.side_by_side and pays(missing):
+            order = self._pool.order
+            self._open.update(read_beside(missing, lambda slot: self.read(slot.chunk, order)))
+            self._reading.update(slot.chunk.shard for slot in missing)
 
     def of(self, slot: Slot, slots: Iterable[Slot], order: Order) -> OpenChunk:
         """The chunk of a slot, out of all the slots that are held."""

@@ -50,6 +50,11 @@ class Shelf:
         self._by_range: dict[int, ParquetReader] = {}
         self._cold = 0
 
+    @property
+    def side_by_side(self) -> bool:
+        """Parquet files on disk, all counted: what two threads have in common is only looked at."""
+        return self._prefetch is None and self.index.is_complete and not self.index.is_text
+
     def plan(self, numbers: I64, cold: int) -> None:
         """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
         self._leave_prefetcher()

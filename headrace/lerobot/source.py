@@ -213,6 +213,8 @@ class Robot:
 class EpisodeShelf:
     """Where a lane's episodes come from."""
 
+    side_by_side = False
+
     def __init__(self, robot: Robot) -> None:
         self._robot = robot
         self._wanted: dict[int, object] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from headrace.errors import SpecError
 from headrace.sequence.finish import FLAGS, IGNORED
 
@@ -108,13 +110,38 @@ def _together(name: str, items: list[torch.Tensor]) -> dict[str, Any]:
             f"them one size, or a collate function of your own"
         )
     if axis is None:
-        return {name: torch.stack(items)}
-    sizes = torch.tensor([item.shape[axis] for item in items])
-    longest = int(sizes.max())
-    padded = torch.stack([_padded(item, axis, longest) for item in items])
-    mask = torch.arange(longest)[None, :] < sizes[:, None]
-    stem = INDEX[name].removesuffix("_index")
-    return {name: padded, f"{stem}_{'frames' if name in FILMS else 'lengths'}": sizes, f"{stem}_mask": mask}
+        return {name: _stacked(items)}
+    sizes = [item.shape[axis] for item in items]
+    mask = np.arange(max(sizes)) < np.array(sizes)[:, None]
+    stem, kind = INDEX[name].removesuffix("_index"), "frames" if name in FILMS else "lengths"
+    found = {f"{stem}_{kind}": torch.tensor(sizes), f"{stem}_mask": torch.from_numpy(mask)}
+    return {name: _stacked(items, axis), **found}
+
+
+def _stacked(items: Sequence[torch.Tensor], axis: int | None = None) -> torch.Tensor:
+    """One beside the other, each with zeros at its end along an axis along which they differ.
+
+    By numpy where it can: torch has threads for it, which go on spinning when they are done, where others decode.
+    """
+    import torch
+
+    shape = list(items[0].shape)
+    if axis is not None:
+        shape[axis] = max(item.shape[axis] for item in items)
+    try:
+        arrays = [item.numpy() for item in items]
+    except (TypeError, RuntimeError):  # on a device, of a kind that numpy does not have, or part of a graph
+        arrays = []
+    if len({array.dtype for array in arrays}) != 1:
+        return torch.stack([item if axis is None else _padded(item, axis, shape[axis]) for item in items])
+    whole = np.empty((len(items), *shape), arrays[0].dtype)
+    for place, array in zip(whole, arrays, strict=True):
+        if axis is not None:
+            place, array = np.moveaxis(place, axis, 0), np.moveaxis(array, axis, 0)
+            place[len(array) :] = 0
+            place = place[: len(array)]
+        place[...] = array
+    return torch.from_numpy(whole)
 
 
 def _without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:

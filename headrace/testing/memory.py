@@ -81,6 +81,8 @@ class MemorySource:
 
     # --- what a reader asks
 
+    side_by_side = False
+
     def plan(self, numbers: I64, cold: int) -> None:
         pass
 

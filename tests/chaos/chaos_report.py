@@ -22,7 +22,7 @@ SUMS = (
 )
 
 INTRODUCTION = """\
-Written by `make chaos` (`python tests/chaos/chaos.py --kills 1000`). Real processes: a local Hub, one to three ranks
+Written by `make chaos`. Real processes: a local Hub, one to three ranks
 with up to two workers each, one cache with a limit. Ranks, workers and whole runs are killed by SIGKILL at random
 moments, stopped, served by a bad server, given a full disk, rotten cache files, torn checkpoints and a second job
 beside them, and started again with other numbers of ranks and workers. Half of the runs have locks that do not lock.
