@@ -211,9 +211,11 @@ def publish_json(path: Path, value: Any, files: Files = REAL) -> None:
 
 
 def keep_json(path: Path, value: Any) -> None:
-    """As `publish_json`, for files of the cache folder that have no other care taken of them: an index, a pin."""
+    """As `publish_json`, for files of the cache folder that have no other care taken of them: an index, a pin. What a
+    killed writer left beside it is removed."""
     try:
         publish_json(path, value)
+        _remove_orphans(path.parent)
     except HeadraceError:
         raise
     except OSError as error:
@@ -222,6 +224,24 @@ def keep_json(path: Path, value: Any) -> None:
             f"{shown(path)} could not be written: {error.strerror}; give another folder with cache_dir= "
             f"(HEADRACE_CACHE_DIR)",
         ) from error
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Unfinished files of dead processes of this machine: once per process and folder."""
+    if (os.getpid(), folder) in _TIDY:
+        return
+    _TIDY.add((os.getpid(), folder))
+    for path in [path for path in folder.iterdir() if path.name.startswith(".") and path.name.endswith(PART)]:
+        owner = part_owner(path)
+        try:
+            dead = is_alive(owner) is False or is_of_earlier_boot(owner, path)
+        except ValueError:  # not a name of ours
+            dead = False
+        if dead:
+            remove_quietly(path)
+
+
+_TIDY: set[tuple[int, Path]] = set()
 
 
 def read_whole(path: Path, most: int = 1 << 30) -> bytes:

@@ -42,8 +42,10 @@ class OpenChunks:
     def want(self, done: Draws) -> None:
         """Have what these draws need fetched in the background; many files on disk are read at once."""
         self._shelf.want(slot.chunk for slot in done.slots if slot not in self._open)
+        if not self._shelf.side_by_side:
+            return
         missing = [slot for slot, _, count in done.parts() if count and slot not in self._open]
-        if self._shelf.side_by_side and pays(missing):
+        if pays(missing):
             order = self._pool.order
             self._open.update(read_beside(missing, lambda slot: self.read(slot.chunk, order)))
             self._reading.update(slot.chunk.shard for slot in missing)

@@ -124,7 +124,7 @@ class ParquetReader:
     def _open_checked(self) -> Any:
         """The file, once its footer is known to be sound."""
         shard, path = self.shard, self._path
-        meta = self._known_footer() if path is not None else parse_footer(shard, footer_bytes(shard), self._digest)
+        meta = self._known_footer() if path is not None else self._remote_footer()
         try:
             file = self._open(meta, [])
             if meta is None:
@@ -150,7 +150,11 @@ class ParquetReader:
             footer = footer_bytes(self.shard, self._plain.read_bytes)
         except HeadraceError:
             return None  # opening it says what is wrong
-        return parse_footer(self.shard, footer, self._digest) if digest_of(footer) == self._digest else None
+        return parse_footer(self.shard, footer, is_sound=True) if digest_of(footer) == self._digest else None
+
+    def _remote_footer(self) -> Any:
+        footer = footer_bytes(self.shard)
+        return parse_footer(self.shard, footer, is_sound=digest_of(footer) == self._digest)
 
     def _open(self, meta: Any, dictionaries: list[str], buffer_size: int = 0) -> Any:
         import pyarrow as pa

@@ -214,9 +214,9 @@ class _Desk:
                 self._leases[shard] = found
             elif mine:
                 del self._leases[shard]
-        for other in (lease if mine else None, None if mine else found):
-            if other is not None:
-                other.release(keep=True)
+        spare = lease if mine else found
+        if spare is not None:
+            spare.release(keep=True)
         return found.path if mine and found is not None else None
 
     def poll(self, shard: Shard) -> Path | None:

@@ -10,6 +10,7 @@ from numbers import Integral, Number
 from typing import Any, Literal, TypeAlias
 
 from headrace.errors import DataError, shown
+from headrace.fetch.media.sniff import BYTES
 
 Status: TypeAlias = Literal["data", "path", "url", "id"]
 """What a reference to media is: the bytes or samples themselves, a file, an address, or a name kept elsewhere."""
@@ -24,10 +25,8 @@ _VALUES = re.compile(r"\b(?:True|False|None)\b|(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+
 _NEIGHBOURS = re.compile(r"[0\])}][0\[({]")
 """Two values with nothing between them: a call, an index, an operation."""
 _MEDIA_KEYS = ("bytes", "path", "array", "url")
-# Made once: a union inside of a function is put together again at each call.
-_BYTES = (bytes, bytearray, memoryview)
 _LISTS = (list, tuple)
-_SIZED = (dict, *_LISTS, *_BYTES, Mapping)
+_SIZED = (dict, *_LISTS, *BYTES, Mapping)
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.\-]*:")
 _SUFFIX = re.compile(r"\.[a-zA-Z0-9]{2,5}$")
 
@@ -39,7 +38,7 @@ def as_text(value: Any) -> str:
     """A value as the text a model reads. What is no text (nothing, raw bytes) is the empty one."""
     if isinstance(value, str):
         return value
-    if value is None or isinstance(value, _BYTES):
+    if value is None or isinstance(value, BYTES):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -179,7 +178,7 @@ def is_media(value: Any) -> bool:
         return False
     if isinstance(value, str):
         return bool(value.strip())
-    if isinstance(value, _BYTES):
+    if isinstance(value, BYTES):
         return len(value) > 0
     if isinstance(value, Mapping):
         return any(not is_empty(value.get(key)) for key in _MEDIA_KEYS)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget
 from headrace.fetch.media.floors import note_floor
-from headrace.fetch.media.sniff import image_format
+from headrace.fetch.media.sniff import BYTES, image_format
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,6 @@ DRAFT_GAP, REDUCE_GAP = 1.5, 3.0
 """A JPEG may be decoded at a fraction of its size, and any picture be averaged over whole pixels, if what comes out is
 still so many times the size that is asked for. That moves the result by one level of 255 or two, less than half of
 what another resampling filter would."""
-_BYTES = (bytes, bytearray, memoryview)
 MAX_SCANS = 200
 MAX_CHUNKS = 100_000
 ORIENTATION = 0x0112
@@ -99,7 +98,7 @@ def open_image(value: Any, budget: Budget = DEFAULT, *, size: int | None = None)
     if isinstance(value, Mapping):
         value = value.get("bytes")
     try:
-        if isinstance(value, _BYTES):
+        if isinstance(value, BYTES):
             return _decode(bytes(value), budget, size)
         if isinstance(value, module.Image):
             _require_size(value, budget)

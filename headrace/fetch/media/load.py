@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.fetch.media.policy import MediaPolicy, open_media
-from headrace.fetch.media.sniff import Kind
+from headrace.fetch.media.sniff import BYTES, Kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.fetch.media.clip import Clip
     from headrace.fetch.media.video import Backend, Size
 
-_HOLDERS = (bytes, dict, str, bytearray, memoryview, Mapping)
+_HOLDERS = (*BYTES, dict, str, Mapping)
 
 
 def load_image(value: Any, policy: MediaPolicy) -> NDArray[np.uint8]:

@@ -12,13 +12,11 @@ from typing import Any
 from headrace.errors import DataError, NotAllowed, SpecError, shown
 from headrace.fetch.media.budget import Budget
 from headrace.fetch.media.paths import SCHEME, read_under
-from headrace.fetch.media.sniff import Kind
+from headrace.fetch.media.sniff import BYTES, Kind
 
 _HOST = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_\-]*[a-z0-9])?\.)*[a-z0-9][a-z0-9\-]*(?::\d{1,5})?")
 
 _BRACKETS = re.compile(r"\[[^\]]*\]")
-
-_BYTES = (bytes, bytearray, memoryview)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ def open_media(value: Any, policy: MediaPolicy, kind: Kind) -> bytes:
             keys = ", ".join(shown(key, 20) for key in list(value)[:5])
             raise DataError(f"the {kind} has neither bytes nor a path (its fields: {keys or 'none'})")
         value = path if data is None else data
-    if isinstance(value, _BYTES):
+    if isinstance(value, BYTES):
         policy.require("max_bytes", len(value), f"the size in bytes of the {kind}")
         return bytes(value)
     if isinstance(value, os.PathLike):

@@ -8,6 +8,9 @@ from headrace.errors import DataError, Refused
 
 Kind = Literal["image", "audio", "video"]
 
+BYTES = (bytes, bytearray, memoryview)
+"""What may hold a file's content. A tuple: a union inside of a function is put together again at each call."""
+
 IMAGES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 CONTAINERS = {
     "mov": "MP4 or MOV",
