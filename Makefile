@@ -29,8 +29,8 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: venv
-	$(BIN)/python -m pytest
+unit: venv  ## every test, two processes side by side
+	$(BIN)/python tests/side_by_side.py
 
 mutants: venv  ## plants bugs that loaders have had in a copy of the tree, one at a time; each must turn a test red
 	$(BIN)/python tests/trust/plant.py

@@ -24,7 +24,7 @@ N = len(BODY)
 FILE = "*/resolve/*"
 
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture

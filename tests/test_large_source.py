@@ -14,6 +14,8 @@ import pytest
 from headrace import rows
 from headrace.testing import LocalHub, check_laws, write_parquet
 
+pytestmark = pytest.mark.alone
+
 NUM_SHARDS = 25_000
 CHILD = """
 import json, sys, time

@@ -14,6 +14,8 @@ import pytest
 from headrace import rng
 from headrace.testing import write_parquet
 
+pytestmark = pytest.mark.alone
+
 EPOCHS = 20
 FIRST = 5
 """Until then buffers and caches may still fill."""

@@ -20,6 +20,8 @@ from headrace.catalog.plain import PlainFile
 from headrace.fetch import lines as fetch
 from headrace.fetch.lines import LineReader
 
+pytestmark = pytest.mark.alone
+
 BOM = b"\xef\xbb\xbf"
 
 

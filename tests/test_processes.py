@@ -21,6 +21,8 @@ from headrace import rows
 from headrace.testing import LocalHub, write_parquet
 from headrace.tools.demo import Ledger
 
+pytestmark = pytest.mark.alone
+
 SHAPE = [[300, 300], [500], [200, 200, 200], [700], [100] * 6, [400]]
 NUM_ROWS = sum(map(sum, SHAPE))
 

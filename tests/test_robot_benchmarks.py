@@ -16,6 +16,8 @@ from robots import EPISODES, NUM_FRAMES, small_set
 
 from headrace.testing import write_robot_dataset
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parent.parent
 STREAMING = ROOT / "benchmarks" / "streaming" / "benchmark_streaming.py"
 

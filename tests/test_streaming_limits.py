@@ -25,15 +25,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
 
 
-@pytest.fixture
-def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    def be(rank: int, ranks: int) -> None:
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", str(ranks))
-
-    return be
-
-
 def memory_of(world: World) -> Memory:
     return world.memory({name: named(name) for name in "abc"})
 

@@ -14,6 +14,8 @@ import pytest
 from fetching import wait_until
 from serving import on_this_machine, shared_memory, write_rows
 
+pytestmark = pytest.mark.alone
+
 ENDINGS = {
     "return": 0,
     "exit": 3,

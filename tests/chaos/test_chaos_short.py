@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 SEED = os.environ.get("CHAOS_SEED", "11")
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from headrace.testing import LocalHub, write_parquet
 
+pytestmark = pytest.mark.alone
+
 READER = """
 import resource, sys
 what, many, workers = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -15,6 +15,8 @@ from headrace.catalog import retry
 from headrace.testing import LocalHub, write_parquet
 from headrace.testing.hub import Request, Status
 
+pytestmark = pytest.mark.alone
+
 SHARDS = 6
 ROWS = 30
 

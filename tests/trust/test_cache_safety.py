@@ -102,6 +102,20 @@ def test_what_is_planted_as_an_index_is_made_again(
     assert not victim.with_name("nothing").exists()
 
 
+def read_under(umask: int, hub: LocalHub, top: Path, *specs: str) -> None:
+    """A process with this umask reads them all; what it fetched stays in `top / "data"`."""
+    write_parquet(top / "repo" / "data", [[20], [20]])
+    hub.push("org/rows", top / "repo")
+    code = (
+        "import os, sys, headrace\n"
+        f"os.umask({umask})\n"
+        "for spec in sys.argv[2:]:\n"
+        "    assert len(list(headrace.rows(spec, cache_dir=sys.argv[1]))) == 40\n"
+    )
+    env = {**os.environ, **hub.env(), "HF_SHARD_CACHE_CLEANUP": "keep"}
+    subprocess.run([sys.executable, "-c", code, str(top / "data"), *specs], env=env, check=True, timeout=60)
+
+
 class TestFolder:
     def modes(self, top: Path) -> dict[str, int]:
         folders = [top, *(path for path in top.rglob("*") if path.is_dir())]
@@ -111,15 +125,7 @@ class TestFolder:
     def test_all_folders_of_the_cache_are_ours_alone_whatever_the_umask(
         self, hub: LocalHub, tmp_path: Path, umask: int
     ) -> None:
-        write_parquet(tmp_path / "repo" / "data", [[20], [20]])
-        hub.push("org/rows", tmp_path / "repo")
-        code = (
-            "import os, sys, headrace\n"
-            f"os.umask({umask})\n"
-            "assert len(list(headrace.rows('hf:org/rows', cache_dir=sys.argv[1]))) == 40\n"
-        )
-        env = {**os.environ, **hub.env(), "HF_SHARD_CACHE_CLEANUP": "keep"}
-        subprocess.run([sys.executable, "-c", code, str(tmp_path / "data")], env=env, check=True, timeout=60)
+        read_under(umask, hub, tmp_path, "hf:org/rows")
         top = tmp_path / "data" / "hf_shards"
         assert set(self.modes(top).values()) == {0o700}
         shards = list(top.rglob("*.parquet"))
@@ -130,17 +136,7 @@ class TestFolder:
     @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
     def test_nobody_else_reads_an_index_whatever_the_umask(self, hub: LocalHub, tmp_path: Path, umask: int) -> None:
         """The names in a private repo are private, and so are those in a private folder."""
-        write_parquet(tmp_path / "repo" / "data", [[20], [20]])
-        hub.push("org/rows", tmp_path / "repo")
-        code = (
-            "import os, sys, headrace\n"
-            f"os.umask({umask})\n"
-            "for spec in ('hf:org/rows', f'parquet:{sys.argv[2]}/*.parquet'):\n"
-            "    assert len(list(headrace.rows(spec, cache_dir=sys.argv[1]))) == 40\n"
-        )
-        told = [str(tmp_path / "data"), str(tmp_path / "repo" / "data")]
-        env = {**os.environ, **hub.env()}
-        subprocess.run([sys.executable, "-c", code, *told], env=env, check=True, timeout=60)
+        read_under(umask, hub, tmp_path, "hf:org/rows", f"parquet:{tmp_path}/repo/data/*.parquet")
         for name in ("hf_index", "file_index"):
             top = tmp_path / "data" / name
             assert top.stat().st_mode & 0o777 == 0o700

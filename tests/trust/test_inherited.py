@@ -26,6 +26,8 @@ from headrace.files import host_tag
 from headrace.make.prepare import AsRows
 from headrace.testing import LocalHub, write_jsonl, write_parquet, write_txt
 
+pytestmark = pytest.mark.alone
+
 FORK: Any = get_context("fork")
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,13 +228,16 @@ class Cache(RuleBasedStateMachine):
         calls=st.none() | st.integers(0, 6),
     )
     def release(self, who: int, number: int, keep: bool, calls: int | None) -> None:
+        self.with_lease(who, number, calls, lambda lease: lease.release(keep))
+
+    def with_lease(self, who: int, number: int, calls: int | None, do: Callable[[Lease], None]) -> None:
+        """A process does so with a lease it has, if it has one, and may be killed at a system call."""
         self.turn = self.processes[who]
         held = self.turn.leases.get(number)
         if held:
             self.turn.calls_left = calls
-            lease = held.pop()
             try:
-                lease.release(keep)
+                do(held.pop())
             except Killed:
                 self.replace_dead()
             finally:
@@ -248,18 +251,12 @@ class Cache(RuleBasedStateMachine):
     )
     def need_less(self, who: int, number: int, grade: Grade, calls: int | None) -> None:
         """From here on the file may go; the lease must not be in the way of anything."""
-        self.turn = self.processes[who]
-        held = self.turn.leases.get(number)
-        if held:
-            self.turn.calls_left = calls
-            lease = held.pop()
-            try:
-                lease.turn(grade)
-                self.turn.loose.append(lease)
-            except Killed:
-                self.replace_dead()
-            finally:
-                self.turn.calls_left = None
+
+        def loosen(lease: Lease) -> None:
+            lease.turn(grade)
+            self.turn.loose.append(lease)
+
+        self.with_lease(who, number, calls, loosen)
 
     @rule(who=st.integers(0, ACTORS - 1), keep=st.booleans())
     def release_what_is_needed_less(self, who: int, keep: bool) -> None:
