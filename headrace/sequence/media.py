@@ -112,7 +112,9 @@ def _together(name: str, items: list[torch.Tensor]) -> dict[str, Any]:
     if axis is None:
         return {name: _stacked(items)}
     sizes = [item.shape[axis] for item in items]
-    mask = np.arange(max(sizes)) < np.array(sizes)[:, None]
+    mask = np.ones((len(sizes), max(sizes)), bool)
+    for there, size in zip(mask, sizes, strict=True):
+        there[size:] = False
     stem, kind = INDEX[name].removesuffix("_index"), "frames" if name in FILMS else "lengths"
     found = {f"{stem}_{kind}": torch.tensor(sizes), f"{stem}_mask": torch.from_numpy(mask)}
     return {name: _stacked(items, axis), **found}
@@ -137,7 +139,7 @@ def _stacked(items: Sequence[torch.Tensor], axis: int | None = None) -> torch.Te
     whole = np.empty((len(items), *shape), arrays[0].dtype)
     for place, array in zip(whole, arrays, strict=True):
         if axis is not None:
-            place, array = np.moveaxis(place, axis, 0), np.moveaxis(array, axis, 0)
+            place, array = place.swapaxes(axis, 0), array.swapaxes(axis, 0)
             place[len(array) :] = 0
             place = place[: len(array)]
         place[...] = array

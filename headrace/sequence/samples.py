@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -82,25 +81,28 @@ class SampleBatcher:
         """The next `Finished` samples: none when nothing is left."""
         if not self._ahead:
             return self._given(take)
-        waiting = self._whole_batch(take)
-        self._room = self._room_for(waiting)
-        slots = [()] * len(waiting) if self._room is None else [(slot,) for slot in self._room.slots]
-        jobs = [partial(self._finish, pick.row, pick.sub, *slot) for pick, slot in zip(waiting, slots, strict=True)]
-        with side_by_side(jobs, self._threads) if self._threads > 1 else nullcontext(jobs) as begun:
-            self._begun = dict(zip(map(id, waiting), begun, strict=True))
+        with side_by_side(self._threads) as begin:
             try:
+                self._begin_batch(take, begin)
                 return self._given(take)
             finally:
                 self._begun, self._room = {}, None
 
-    def _room_for(self, waiting: Sequence[Pick]) -> Room | None:
-        """Where these are a whole batch, and each has one picture."""
-        if self.picture_size is None or len(waiting) != self._batch:
-            return None
-        several = [pick.row.samples[pick.sub].extras or {} for pick in waiting]
-        if not all(extras.get("image") is not None and extras.get("images") is None for extras in several):
-            return None
-        return Room(len(waiting), self.picture_size)
+    def _begin_batch(self, take: Callable[[], Any], begin: Callable[..., Callable[[], dict[str, Any]]]) -> None:
+        """Have the samples of a whole batch decoded: each when it is taken, or, where all may be pictures in one room,
+        when all are there."""
+        pictures = []
+        for pick in self._whole_batch(take):
+            if self.picture_size is not None and _has_one_picture(pick):
+                pictures.append(pick)
+            else:
+                self._begun[id(pick)] = begin(partial(self._finish, pick.row, pick.sub))
+        slots: Sequence[tuple[Any, ...]] = [()] * len(pictures)
+        if self.picture_size is not None and len(pictures) == self._batch:
+            self._room = Room(len(pictures), self.picture_size)
+            slots = [(slot,) for slot in self._room.slots]
+        for pick, slot in zip(pictures, slots, strict=True):
+            self._begun[id(pick)] = begin(partial(self._finish, pick.row, pick.sub, *slot))
 
     def _given(self, take: Callable[[], Any]) -> Sequence[Any]:
         while len(self._items) < self._batch:
@@ -113,13 +115,14 @@ class SampleBatcher:
         out, self._items = self._items, []
         return out
 
-    def _whole_batch(self, take: Callable[[], Any]) -> list[Pick]:
+    def _whole_batch(self, take: Callable[[], Any]) -> Iterator[Pick]:
         """Take the samples of a whole batch; those that are still to be decoded."""
         there = len(self._items) + sum(self._repeat - given for _, given in self._rest)
+        yield from [pick for pick, _ in self._rest][0 if self._made is None else 1 :]
         while there < self._batch and (pick := take()) is not None:
             self._rest.append((pick, 0))
             there += self._repeat
-        return [pick for pick, _ in self._rest][0 if self._made is None else 1 :]
+            yield pick
 
     def only_count(self) -> None:
         """From here on nothing is decoded, where that cannot make a difference to what comes after."""
@@ -195,6 +198,11 @@ def copies_in(part: Sequence[int], repeat: int) -> int:
     where to where it goes, and is one copy.
     """
     return max(0, repeat - part[4]) if part[5] == TO_THE_END else 1
+
+
+def _has_one_picture(pick: Pick) -> bool:
+    extras = pick.row.samples[pick.sub].extras or {}
+    return extras.get("image") is not None and extras.get("images") is None
 
 
 def _told(error: Exception) -> str:

@@ -1,0 +1,127 @@
+"""Jobs that are done by a few threads, of which the one that waits is one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+import numpy as np
+import pytest
+
+from headrace.make.prepare import Ready
+from headrace.make.sample import Sample
+from headrace.mix.turns import Pick
+from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.side_by_side import side_by_side
+
+
+def helpers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "headrace-decode"]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_each_call_gives_what_its_job_gives_whatever_is_asked_for_first(threads: int) -> None:
+    with side_by_side(threads) as begin:
+        calls = [begin(partial(pow, 3, number)) for number in range(40)]
+        assert [call() for call in reversed(calls)] == [3**number for number in reversed(range(40))]
+        assert len(helpers()) == threads - 1
+    assert not helpers()
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_as_many_jobs_run_at_once_as_threads_were_asked_for(threads: int) -> None:
+    together = threading.Barrier(threads, timeout=20)
+    with side_by_side(threads) as begin:
+        calls = [begin(together.wait) for _ in range(threads)]
+        assert sorted(call() for call in calls) == list(range(threads))
+
+
+def test_jobs_run_while_others_are_still_to_be_begun() -> None:
+    ran = threading.Event()
+    with side_by_side(2) as begin:
+        begin(ran.set)
+        assert ran.wait(20)
+        assert begin(lambda: 7)() == 7
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_what_a_job_raises_comes_at_its_turn(threads: int) -> None:
+    def fails() -> int:
+        raise ValueError("this one")
+
+    with side_by_side(threads) as begin:
+        first, bad, last = begin(lambda: 1), begin(fails), begin(lambda: 3)
+        assert first() == 1
+        with pytest.raises(ValueError, match="this one"):
+            bad()
+        assert last() == 3
+    assert not helpers()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_after_an_exception_nothing_more_is_begun_and_no_thread_is_left(threads: int) -> None:
+    ran = count()
+
+    def job() -> int:
+        time.sleep(0.01)
+        return next(ran)
+
+    def stopped() -> None:
+        with side_by_side(threads) as begin:
+            calls = [begin(job) for _ in range(200)]
+            calls[0]()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert not helpers()
+    assert next(ran) < 100
+
+
+def test_an_interrupt_in_a_job_of_the_thread_that_waits_is_raised_at_once() -> None:
+    here, in_helper, done = threading.get_ident(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        in_helper.set()
+        assert done.wait(20)
+
+    def interrupted() -> None:
+        assert threading.get_ident() == here
+        done.set()
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with side_by_side(2) as begin:
+            begin(hold)
+            assert in_helper.wait(20)
+            begin(interrupted)
+            begin(lambda: None)()  # works while it waits
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not helpers()
+
+
+def test_a_sample_is_begun_before_the_next_one_is_taken() -> None:
+    begun = [threading.Event() for _ in range(4)]
+    given: list[int] = []
+
+    def finish(row: Ready, sub: int) -> dict[str, int]:
+        begun[row.position].set()
+        return {"n": row.position}
+
+    def take() -> Pick | None:
+        number = len(given)
+        if number == 4:
+            return None
+        if number:
+            assert begun[number - 1].wait(20)
+        given.append(number)
+        return Pick(Ready(0, 0, number, "shard", number, (Sample(np.array([1], np.int32), None, {}),)), 0)
+
+    refused: Callable[[Pick], None] = given.clear  # type: ignore[assignment]
+    batcher = SampleBatcher(4, 1, 8, finish, Faults(), refused, threads=2)
+    assert [item.made["n"] for item in batcher.make(take, 1)] == [0, 1, 2, 3]
