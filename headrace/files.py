@@ -14,6 +14,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,8 @@ def keep_json(path: Path, value: Any) -> None:
     killed writer left beside it is removed."""
     try:
         publish_json(path, value)
-        _remove_orphans(path.parent)
+        with suppress(OSError):  # what lies beside it is no matter of this one
+            _remove_orphans(path.parent)
     except HeadraceError:
         raise
     except OSError as error:
@@ -235,7 +237,7 @@ def _remove_orphans(folder: Path) -> None:
         owner = part_owner(path)
         try:
             dead = is_alive(owner) is False or is_of_earlier_boot(owner, path)
-        except ValueError:  # not a name of ours
+        except (ValueError, OverflowError):  # not a name of ours
             dead = False
         if dead:
             remove_quietly(path)

@@ -16,10 +16,13 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from pathlib import Path
 
 TESTS = Path(__file__).parent
 LOTS = 20
+LONGEST = 1200
+"""Seconds for a lot: one that hangs, its tests done, is a failure."""
 NO_TESTS = 5
 """What pytest returns where none was chosen."""
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error|errors|deselected|xfailed|xpassed|warnings?)\b")
@@ -28,22 +31,25 @@ _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error|errors|deselected|xfail
 def main(options: list[str]) -> int:
     # Tests that know their neighbours stay together: one process loads what they share once.
     files = sorted(TESTS.rglob("test_*.py"))
-    lots = [files[i * len(files) // LOTS : (i + 1) * len(files) // LOTS] for i in range(LOTS)]
-    both = Tally(len(lots) + 1)
-    waiting = deque(enumerate(lots, 1))
+    lots = [lot for i in range(LOTS) if (lot := files[i * len(files) // LOTS : (i + 1) * len(files) // LOTS])]
+    waiting = deque(["-m", "not alone", *map(str, lot), *options] for lot in lots)
+    tally = Tally(len(lots) + 1)
 
     def work() -> None:
-        while waiting:
-            number, lot = waiting.popleft()
-            both.run(number, ["-m", "not alone", *map(str, lot), *options])
+        with suppress(IndexError):
+            while True:
+                tally.run(waiting.popleft())
 
     threads = [threading.Thread(target=work) for _ in range(min(2, len(os.sched_getaffinity(0))))]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
-    both.run(len(lots) + 1, ["-m", "alone", str(TESTS), *options])
-    return both.judge()
+    try:
+        for thread in threads:
+            thread.join()
+        tally.run(["-m", "alone", str(TESTS), *options])
+    finally:
+        waiting.clear()  # an interrupt ends the lots that run, and begins no more
+    return tally.judge()
 
 
 class Tally:
@@ -51,32 +57,38 @@ class Tally:
         self._lots, self._begun = lots, time.monotonic()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._failed: list[int] = []
+        self._good = self._done = 0
 
-    def run(self, number: int, told: list[str]) -> None:
+    def run(self, told: list[str]) -> None:
         begun = time.monotonic()
         with tempfile.TemporaryFile("w+", errors="replace") as file:
             command = [sys.executable, "-m", "pytest", "--quiet", "-rs", "--durations=3", *told]
-            done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, cwd=TESTS.parent)
+            try:
+                done = subprocess.run(
+                    command, stdout=file, stderr=subprocess.STDOUT, cwd=TESTS.parent, timeout=LONGEST, check=False
+                )
+                code = done.returncode
+            except subprocess.TimeoutExpired:
+                code = -1
             file.seek(0)
             text = file.read()
         last = text.rstrip().rpartition("\n")[2].strip("= ")
+        counts = {what: int(count) for count, what in _COUNT.findall(last)}
+        is_good = code in (0, NO_TESTS) and bool(counts)
         with self._lock:
-            self._counts.update({what: int(count) for count, what in _COUNT.findall(last)})
-            is_bad = done.returncode not in (0, NO_TESTS)
-            if is_bad:
-                self._failed.append(number)
-            print(f"\n--- lot {number} of {self._lots}, {time.monotonic() - begun:.0f} s: {last}")
-            shown = text if is_bad else "\n".join(line for line in text.splitlines() if line.startswith("SKIPPED"))
-            print(shown, flush=True) if shown else sys.stdout.flush()
+            self._counts.update(counts)
+            self._done += 1
+            self._good += is_good
+            print(f"\n--- lot {self._done} of {self._lots}, {time.monotonic() - begun:.0f} s, exit {code}: {last}")
+            skipped = "\n".join(line for line in text.splitlines() if line.startswith("SKIPPED"))
+            print(skipped if is_good else text, flush=True)
 
     def judge(self) -> int:
+        """Good if each lot was run to its end, and was good."""
         del self._counts["deselected"]
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self._counts.items()))
-        print(f"\n=== {counts} in {time.monotonic() - self._begun:.0f} s")
-        if self._failed:
-            print(f"=== failed: lots {sorted(self._failed)}, shown above")
-        return 1 if self._failed or not self._counts["passed"] else 0
+        print(f"\n=== {counts} in {time.monotonic() - self._begun:.0f} s; {self._good} of {self._lots} lots are good")
+        return 0 if self._good == self._lots else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import warnings
 import zlib
 from typing import Any
 
@@ -343,6 +344,21 @@ class TestBombs:
         data = encoded(PHOTO, "PNG")
         with pytest.raises(Refused, match=f"of {len(data):,} is over the limit max_bytes=100"):
             decode_image(data, Budget(max_bytes=100))
+
+    def test_a_frame_that_is_larger_than_the_picture_is_counted(self) -> None:
+        frame = bytearray(encoded(Image.fromarray(PHOTO).quantize(16), "GIF"))
+        at = frame.index(b",\0\0\0\0\x40\0\x30\0") + 5
+        frame[at : at + 4] = struct.pack("<HH", 9000, 9000)
+        with pytest.raises(Refused, match=r"9000 x 9000.*max_pixels=67,108,864"):
+            decode_image(bytes(frame))
+
+    @pytest.mark.parametrize("form", ["TIFF", "GIF"])
+    def test_decoding_leaves_the_filters_of_warnings_alone(self, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+        """They are the process's: whoever changes them does so for all threads."""
+        monkeypatch.setattr(warnings, "simplefilter", lambda *given: pytest.fail("a filter was set"))
+        monkeypatch.setattr(warnings.catch_warnings, "__enter__", lambda self: pytest.fail("filters were copied"))
+        picture = Image.fromarray(PHOTO)
+        assert decode_image(encoded(picture.quantize(16) if form == "GIF" else picture, form)).shape == (48, 64, 3)
 
     def test_nothing_global_is_changed(self) -> None:
         before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from headrace.limits import starting
@@ -38,53 +37,44 @@ def side_by_side(threads: int) -> Iterator[Callable[[Callable[[], T]], Callable[
     if threads < 2:
         yield lambda job: job
         return
-    tasks: SimpleQueue[_Task[Any] | None] = SimpleQueue()
-    helpers: list[threading.Thread] = []
+    pool = ThreadPoolExecutor(threads - 1, "headrace-decode")
+    tasks: deque[_Task[Any]] = deque()
 
     def begin(job: Callable[[], T]) -> Callable[[], T]:
-        if len(helpers) < threads - 1:
-            helper = threading.Thread(target=_help, args=(tasks,), name="headrace-decode")
-            with starting("threads that decode"):
-                helper.start()
-            helpers.append(helper)
-        task = _Task(job)
-        tasks.put(task)
+        with starting("threads that decode"):
+            task = _Task(job, pool.submit(job))
+        tasks.append(task)
         return partial(_result, task, tasks)
 
     try:
         yield begin
     finally:
-        while _next(tasks) is not None:  # an exception came: nobody waits for the rest
-            pass
-        for _ in helpers:
-            tasks.put(None)
-        for helper in helpers:
-            helper.join()
+        pool.shutdown(cancel_futures=True)
 
 
 class _Task(Generic[T]):
-    def __init__(self, job: Callable[[], T]) -> None:
-        self._job, self.future = job, Future[T]()
+    def __init__(self, job: Callable[[], T], begun: Future[T]) -> None:
+        self._job, self._begun = job, begun
+        self._here: Future[T] | None = None
 
-    def run(self) -> None:
-        try:
-            self.future.set_result(self._job())
-        except Exception as error:
-            self.future.set_exception(error)
+    @property
+    def done(self) -> bool:
+        return self._begun.done()
+
+    def run_here(self) -> None:
+        """Unless another thread has begun it."""
+        if self._begun.cancel():
+            self._here = Future()
+            try:
+                self._here.set_result(self._job())
+            except Exception as error:
+                self._here.set_exception(error)
+
+    def result(self) -> T:
+        return (self._here or self._begun).result()
 
 
-def _help(tasks: SimpleQueue[_Task[Any] | None]) -> None:
-    while (task := tasks.get()) is not None:
-        task.run()
-
-
-def _result(task: _Task[T], tasks: SimpleQueue[_Task[Any] | None]) -> T:
-    while not task.future.done() and (other := _next(tasks)) is not None:
-        other.run()
-    return task.future.result()
-
-
-def _next(tasks: SimpleQueue[_Task[Any] | None]) -> _Task[Any] | None:
-    with suppress(Empty):
-        return tasks.get_nowait()
-    return None
+def _result(task: _Task[T], tasks: deque[_Task[Any]]) -> T:
+    while tasks and not task.done:
+        tasks.popleft().run_here()
+    return task.result()

@@ -142,7 +142,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         or by the tokenizer's own chat `template`; what is the assistant's is then told by its generation marks, or by
         what each turn adds to the text, which is checked. `faults`: whether rows that cannot be made samples may be
         skipped. `media`: what rows may name, and how large it may be. `decode_threads`: samples of a batch that are
-        decoded side by side; None: up to four in this process, unless a processor of yours does it, and one in workers.
+        decoded side by side, and while format functions run; None: up to four in this process, unless a processor of
+        yours does it, and one in workers.
 
             dataset.configure(shuffle=True, learn="assistant", render="template", faults=Faults(policy="skip"))
             for batch in dataset.loader(batch_size=8, num_workers=2): ...

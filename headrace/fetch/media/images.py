@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import io
 import struct
-import warnings
 import zlib
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -137,14 +135,13 @@ def _decode(data: bytes, budget: Budget, size: int | None) -> Image:
     kind = image_format(data)
     if kind == "PNG":
         _require_whole_png(data)
-    with _bombs_are_errors() if kind in ("TIFF", "GIF") else nullcontext():
-        image: Image = _opener(kind)(io.BytesIO(data))
-        _require_size(image, budget)
-        if "progressive" in image.info and data.count(b"\xff\xda") > MAX_SCANS:
-            raise Refused(f"the JPEG has more than {MAX_SCANS} scans, each of which goes over the whole picture")
-        if size is not None and kind == "JPEG":
-            image.draft(None, (int(size * DRAFT_GAP),) * 2)
-        image.load()
+    image: Image = _opener(kind)(io.BytesIO(data))
+    _require_size(image, budget)
+    if "progressive" in image.info and data.count(b"\xff\xda") > MAX_SCANS:
+        raise Refused(f"the JPEG has more than {MAX_SCANS} scans, each of which goes over the whole picture")
+    if size is not None and kind == "JPEG":
+        image.draft(None, (int(size * DRAFT_GAP),) * 2)
+    image.load()
     return rgb(_upright(image))
 
 
@@ -153,16 +150,6 @@ def _opener(kind: str) -> Any:
     """The class itself and not Image.open, which looks at the size after its own, global limit, and only warns."""
     module, name = _PLUGINS[kind]
     return getattr(import_module(module), name)
-
-
-class _bombs_are_errors(warnings.catch_warnings):
-    """These two look at sizes of their own, inside of the file, and warn."""
-
-    def __enter__(self) -> None:
-        from PIL.Image import DecompressionBombWarning
-
-        super().__enter__()
-        warnings.simplefilter("error", DecompressionBombWarning)
 
 
 def _require_size(image: Image, budget: Budget) -> None:
