@@ -53,10 +53,8 @@ def _finished(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
     if not len(wave):
         raise DataError("the audio has no samples")
     budget.require("max_seconds", len(wave) / rate, "the length in seconds of the audio")
-    # The sum is quick, and finite only if all samples are; where it is not, each is looked at.
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(wave.sum()) or np.isfinite(wave).all()
-    if not finite:
+    # What is not a number is both, and these are quicker than a look at each.
+    if not (np.isfinite(wave.min()) and np.isfinite(wave.max())):
         raise DataError("the audio has samples that are not numbers (NaN or infinite)")
     if rate == sample_rate:
         return wave
