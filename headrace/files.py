@@ -154,11 +154,17 @@ def is_alive(tag: str) -> bool | None:
         return now == int(started)
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
     return int(started) == 0
+
+
+def lives(tag: str, path: Path) -> bool | None:
+    """`is_alive` of the process that made the file `path`; what an earlier boot of this machine ended does not live."""
+    alive = is_alive(tag)
+    return False if alive is None and is_of_earlier_boot(tag, path) else alive
 
 
 def unique_part(path: Path, mark: str = "") -> Path:
@@ -234,13 +240,9 @@ def _remove_orphans(folder: Path) -> None:
         return
     _TIDY.add((os.getpid(), folder))
     for path in [path for path in folder.iterdir() if path.name.startswith(".") and path.name.endswith(PART)]:
-        owner = part_owner(path)
-        try:
-            dead = is_alive(owner) is False or is_of_earlier_boot(owner, path)
-        except (ValueError, OverflowError):  # not a name of ours
-            dead = False
-        if dead:
-            remove_quietly(path)
+        with suppress(ValueError):  # not a name of ours
+            if lives(part_owner(path), path) is False:
+                remove_quietly(path)
 
 
 _TIDY: set[tuple[int, Path]] = set()

@@ -345,12 +345,24 @@ class TestBombs:
         with pytest.raises(Refused, match=f"of {len(data):,} is over the limit max_bytes=100"):
             decode_image(data, Budget(max_bytes=100))
 
-    def test_a_frame_that_is_larger_than_the_picture_is_counted(self) -> None:
-        frame = bytearray(encoded(Image.fromarray(PHOTO).quantize(16), "GIF"))
-        at = frame.index(b",\0\0\0\0\x40\0\x30\0") + 5
-        frame[at : at + 4] = struct.pack("<HH", 9000, 9000)
-        with pytest.raises(Refused, match=r"9000 x 9000.*max_pixels=67,108,864"):
-            decode_image(bytes(frame))
+    @pytest.mark.parametrize("edge", [8193, 13_000, 65_535])
+    def test_a_frame_larger_than_the_picture_is_counted_before_room_is_made_for_it(
+        self, monkeypatch: pytest.MonkeyPatch, edge: int
+    ) -> None:
+        """Pillow fills what a frame covers while it opens the file, if the frame says that it is disposed of."""
+        data = bytearray(encoded(Image.fromarray(PHOTO).quantize(16), "GIF"))
+        at = data.index(b",\0\0\0\0\x40\0\x30\0")
+        data[at + 5 : at + 9] = struct.pack("<HH", edge, edge)
+        data[at:at] = b"!\xf9\x04" + bytes([2 << 2, 0, 0, 0]) + b"\0"
+        monkeypatch.setattr("PIL.Image.core.fill", lambda *given: pytest.fail("room was made"))
+        # From 89 million pixels on Pillow warns before it tells the size, and here warnings are errors.
+        said = rf"{edge} x {edge}.*max_pixels=67,108,864" if edge < 9000 else "far more room"
+        with pytest.raises(Refused, match=said):
+            decode_image(bytes(data))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(Refused, match="max_pixels" if edge < 20_000 else "far more room"):
+                decode_image(bytes(data))
 
     @pytest.mark.parametrize("form", ["TIFF", "GIF"])
     def test_decoding_leaves_the_filters_of_warnings_alone(self, monkeypatch: pytest.MonkeyPatch, form: str) -> None:

@@ -64,9 +64,10 @@ def test_what_a_job_raises_comes_at_its_turn(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_after_an_exception_nothing_more_is_begun_and_no_thread_is_left(threads: int) -> None:
-    ran, go_on = count(), threading.Event()
+    ran, begun, go_on = count(), threading.Semaphore(0), threading.Event()
 
     def job() -> int:
+        begun.release()
         assert go_on.wait(20)
         return next(ran)
 
@@ -74,6 +75,8 @@ def test_after_an_exception_nothing_more_is_begun_and_no_thread_is_left(threads:
         with side_by_side(threads) as begin:
             for _ in range(200):
                 begin(job)
+            for _ in range(threads - 1):
+                assert begun.acquire(timeout=20)
             threading.Timer(0.1, go_on.set).start()
             raise KeyboardInterrupt
 
@@ -101,17 +104,16 @@ def test_a_job_that_ends_its_thread_is_heard_of(threads: int) -> None:
 
 
 INTERRUPTED = """
-import _thread, sys, threading, time
+import sys, threading, time
 from headrace.sequence import side_by_side as module
 
-real = threading.Thread.start
 if sys.argv[1] == "while a thread starts":
+    real = threading.Thread.start
     def start(self):
         real(self)
         raise KeyboardInterrupt
     threading.Thread.start = start
 else:
-    real_shutdown = module.ThreadPoolExecutor.shutdown
     def shutdown(self, **how):
         raise KeyboardInterrupt
     module.ThreadPoolExecutor.shutdown = shutdown

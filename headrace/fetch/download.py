@@ -26,8 +26,7 @@ from headrace.files import (
     REAL,
     Files,
     explain_os_error,
-    is_alive,
-    is_of_earlier_boot,
+    lives,
     part_owner,
     remove_quietly,
     unique_part,
@@ -116,11 +115,9 @@ def is_orphan(part: Path, touched: float | None = None) -> bool:
     Of another machine's process nothing is known; with its time of change given, it is gone after a day of silence.
     """
     try:
-        alive = is_alive(part_owner(part))
+        alive = lives(part_owner(part), part)
     except ValueError:
         alive = None
-    if alive is None and is_of_earlier_boot(part_owner(part), part):
-        return True
     if alive is None:
         return touched is not None and time.time() - touched > ELSEWHERE_SECONDS
     return not alive

@@ -20,7 +20,7 @@ from typing import Protocol, Self
 
 from headrace.catalog.stop import pause
 from headrace.fetch.download import ELSEWHERE_SECONDS
-from headrace.files import Files, is_alive, is_of_earlier_boot, process_tag, remove_quietly
+from headrace.files import Files, lives, process_tag, remove_quietly
 from headrace.locks import Lock
 
 POLL_SECONDS = 0.05
@@ -176,9 +176,7 @@ class Leases:
     def _lives(self, path: Path) -> bool:
         fields = path.name.removesuffix(REMOVING).split(".")
         try:
-            alive = is_alive(".".join(fields[1:4]))
-            if alive is None and is_of_earlier_boot(".".join(fields[1:4]), path):
-                alive = False
+            alive = lives(".".join(fields[1:4]), path)
             if alive is None:
                 patience = MARK_SECONDS if path.suffix == REMOVING else ELSEWHERE_SECONDS
                 alive = abs(time.time() - path.lstat().st_mtime) < patience

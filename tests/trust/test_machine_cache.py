@@ -125,10 +125,9 @@ class Cache(RuleBasedStateMachine):
         self.everybody = everybody
         for module in (files, leases):
             self.patch.setattr(module, "process_tag", lambda: self.turn.tag)
-        for module in (files, leases, download):
-            self.patch.setattr(module, "is_alive", lambda tag: everybody[tag].alive if tag in everybody else False)
+        for name in ("headrace.files.is_alive", "headrace.locks.is_alive"):
+            self.patch.setattr(name, lambda tag: tag in everybody and everybody[tag].alive)
         self.patch.setattr("headrace.locks.process_tag", lambda: self.turn.tag)
-        self.patch.setattr("headrace.locks.is_alive", lambda tag: tag in everybody and everybody[tag].alive)
         self.patch.setattr(cache_module, "log", _Silent())
         self.patch.setattr(download, "log", _Silent())
         self.patch.setattr(retry, "RETRY", retry.Retry(attempts=4, base=0.0))

@@ -99,7 +99,7 @@ def open_image(value: Any, budget: Budget = DEFAULT, *, size: int | None = None)
         if isinstance(value, BYTES):
             return _decode(bytes(value), budget, size)
         if isinstance(value, module.Image):
-            _require_size(value, budget)
+            _require_size(value.size, budget)
             return rgb(_upright(value))
         return _of_array(value, budget)
     except (HeadraceError, MemoryError):
@@ -135,8 +135,9 @@ def _decode(data: bytes, budget: Budget, size: int | None) -> Image:
     kind = image_format(data)
     if kind == "PNG":
         _require_whole_png(data)
-    image: Image = _opener(kind)(io.BytesIO(data))
-    _require_size(image, budget)
+    opener = _measured(_opener(kind), budget) if kind == "GIF" else _opener(kind)
+    image: Image = opener(io.BytesIO(data))
+    _require_size(image.size, budget)
     if "progressive" in image.info and data.count(b"\xff\xda") > MAX_SCANS:
         raise Refused(f"the JPEG has more than {MAX_SCANS} scans, each of which goes over the whole picture")
     if size is not None and kind == "JPEG":
@@ -152,11 +153,30 @@ def _opener(kind: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _require_size(image: Image, budget: Budget) -> None:
-    width, height = image.size
-    if width < 1 or height < 1:
-        raise DataError(f"the image has {width} x {height} pixels, which is none")
-    budget.require("max_pixels", width * height, f"the number of pixels ({width} x {height})")
+def _measured(opener: Any, budget: Budget) -> Any:
+    """Pillow makes room for the first frame of a GIF while it opens it, so each size is looked at when it is set."""
+
+    class Measured(opener):  # type: ignore[misc]
+        @property
+        def _size(self) -> tuple[int, int]:
+            return self.__dict__.get("measured", (0, 0))  # type: ignore[no-any-return]
+
+        @_size.setter
+        def _size(self, size: tuple[int, int]) -> None:
+            _require_pixels(size, budget)
+            self.__dict__["measured"] = size
+
+    return Measured
+
+
+def _require_size(size: tuple[int, int], budget: Budget) -> None:
+    if min(size) < 1:
+        raise DataError(f"the image has {size[0]} x {size[1]} pixels, which is none")
+    _require_pixels(size, budget)
+
+
+def _require_pixels(size: tuple[int, int], budget: Budget) -> None:
+    budget.require("max_pixels", size[0] * size[1], f"the number of pixels ({size[0]} x {size[1]})")
 
 
 def _require_whole_png(data: bytes) -> None:
