@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fetching import leases_of, noise, shards_on, wait_until
 import headrace
 from headrace.catalog.shard import Shard
 from headrace.fetch.cache import ShardCache
+from headrace.fetch.cache_room import Room
 from headrace.fetch.leases import Grade
 from headrace.fetch.prefetch import ShardPrefetcher
 from headrace.files import Files
@@ -329,3 +331,27 @@ def test_what_finds_no_room_ahead_costs_nobody_his_own(hub: LocalHub, tmp_path: 
 
 def ahead_of(cache: ShardCache, *shards: Shard) -> ShardPrefetcher:
     return ShardPrefetcher(shards, cache.root, lookahead=0, auto_release=False, cache=cache)
+
+
+def test_who_finds_the_limit_kept_does_not_hide_that_another_found_it_exceeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One looks; another fetches a file and looks; then the first one says what it saw."""
+    room = Room(tmp_path, 10, lambda place, but: True, lambda place, but: False)
+    looks: list[int] = []
+
+    def reduce(grades: object) -> int:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            room.make(shard, ahead=False)
+            return 0
+        return 5 if len(looks) == 2 else 0
+
+    shard: Any = SimpleNamespace(size=1)
+    monkeypatch.setattr(room, "_reduce", reduce)
+    room.make(shard, ahead=False)
+    assert len(looks) == 2
+    room.keep_again()
+    assert len(looks) == 3, "it is looked at again when something was let go"
+    room.keep_again()
+    assert len(looks) == 3

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from itertools import count
 
@@ -16,7 +18,7 @@ from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
 from headrace.sequence.samples import Faults, SampleBatcher
-from headrace.sequence.side_by_side import side_by_side
+from headrace.sequence.side_by_side import Helpers
 
 
 def helpers() -> list[threading.Thread]:
@@ -25,7 +27,7 @@ def helpers() -> list[threading.Thread]:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_each_call_gives_what_its_job_gives_whatever_is_asked_for_first(threads: int) -> None:
-    with side_by_side(threads) as begin:
+    with closing(Helpers(threads)) as own, own.jobs() as begin:
         calls = [begin(partial(pow, 3, number)) for number in range(40)]
         assert [call() for call in reversed(calls)] == [3**number for number in reversed(range(40))]
         assert len(helpers()) <= threads - 1
@@ -35,14 +37,76 @@ def test_each_call_gives_what_its_job_gives_whatever_is_asked_for_first(threads:
 @pytest.mark.parametrize("threads", [2, 4])
 def test_as_many_jobs_run_at_once_as_threads_were_asked_for(threads: int) -> None:
     together = threading.Barrier(threads, timeout=20)
-    with side_by_side(threads) as begin:
+    with closing(Helpers(threads)) as own, own.jobs() as begin:
         calls = [begin(together.wait) for _ in range(threads)]
         assert sorted(call() for call in calls) == list(range(threads))
 
 
+def ran_in(own: Helpers) -> set[int]:
+    """The threads that did some jobs, of which there is one for each."""
+    together = threading.Barrier(own.threads, timeout=20)
+
+    def job() -> int:
+        together.wait()
+        return threading.get_ident()
+
+    with own.jobs() as begin:
+        return {wait() for wait in [begin(job) for _ in range(own.threads)]}
+
+
+def test_helpers_stay_for_the_next_time_until_they_are_sent_away() -> None:
+    with closing(Helpers(3)) as own:
+        first = ran_in(own)
+        assert ran_in(own) == first
+        assert len(first) == 3
+        assert len(helpers()) == 2
+    assert not helpers()
+    with closing(own):  # they come again
+        assert len(ran_in(own)) == 3
+    assert not helpers()
+
+
+def test_helpers_that_nobody_sends_away_go_by_themselves() -> None:
+    own = Helpers(3)
+    ran_in(own)
+    left = helpers()
+    del own
+    for thread in left:
+        thread.join(20)
+    assert len(left) == 2
+    assert not helpers()
+
+
+def test_jobs_that_nobody_waited_for_are_given_up() -> None:
+    begun, go_on, ran = threading.Event(), threading.Event(), count()
+
+    def job() -> None:
+        begun.set()
+        assert go_on.wait(20)
+        next(ran)
+
+    with closing(Helpers(2)) as own, own.jobs() as begin:
+        for _ in range(20):
+            begin(job)
+        assert begun.wait(20)
+        threading.Timer(0.1, go_on.set).start()
+    assert next(ran) == 1
+    assert not helpers()
+
+
+def test_a_forked_process_has_helpers_of_its_own() -> None:
+    with closing(Helpers(2)) as own:
+        here = ran_in(own)
+        child = multiprocessing.get_context("fork").Process(target=ran_in, args=(own,))
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0
+        assert ran_in(own) == here
+
+
 def test_jobs_run_while_others_are_still_to_be_begun() -> None:
     ran = threading.Event()
-    with side_by_side(2) as begin:
+    with closing(Helpers(2)) as own, own.jobs() as begin:
         begin(ran.set)
         assert ran.wait(20)
         assert begin(lambda: 7)() == 7
@@ -53,7 +117,7 @@ def test_what_a_job_raises_comes_at_its_turn(threads: int) -> None:
     def fails() -> int:
         raise ValueError("this one")
 
-    with side_by_side(threads) as begin:
+    with closing(Helpers(threads)) as own, own.jobs() as begin:
         first, bad, last = begin(lambda: 1), begin(fails), begin(lambda: 3)
         assert first() == 1
         with pytest.raises(ValueError, match="this one"):
@@ -72,7 +136,7 @@ def test_after_an_exception_nothing_more_is_begun_and_no_thread_is_left(threads:
         return next(ran)
 
     def stopped() -> None:
-        with side_by_side(threads) as begin:
+        with closing(Helpers(threads)) as own, own.jobs() as begin:
             for _ in range(200):
                 begin(job)
             for _ in range(threads - 1):
@@ -94,7 +158,7 @@ def test_a_job_that_ends_its_thread_is_heard_of(threads: int) -> None:
         raise SystemExit(7)
 
     def run() -> None:
-        with side_by_side(threads) as begin:
+        with closing(Helpers(threads)) as own, own.jobs() as begin:
             for call in [begin(ends) for _ in range(4)]:
                 call()
 
@@ -105,6 +169,7 @@ def test_a_job_that_ends_its_thread_is_heard_of(threads: int) -> None:
 
 INTERRUPTED = """
 import sys, threading, time
+from contextlib import closing
 from headrace.sequence import side_by_side as module
 
 if sys.argv[1] == "while a thread starts":
@@ -118,7 +183,7 @@ else:
         raise KeyboardInterrupt
     module.ThreadPoolExecutor.shutdown = shutdown
 try:
-    with module.side_by_side(2) as begin:
+    with closing(module.Helpers(2)) as own, own.jobs() as begin:
         begin(lambda: time.sleep(0.01))()
 except KeyboardInterrupt:
     print("interrupted")
@@ -145,7 +210,7 @@ def test_an_interrupt_in_a_job_of_the_thread_that_waits_is_raised_at_once() -> N
         raise KeyboardInterrupt
 
     def work() -> None:
-        with side_by_side(2) as begin:
+        with closing(Helpers(2)) as own, own.jobs() as begin:
             begin(hold)
             assert in_helper.wait(20)
             begin(interrupted)
@@ -174,5 +239,5 @@ def test_a_sample_is_begun_before_the_next_one_is_taken() -> None:
         return Pick(Ready(0, 0, number, "shard", number, (Sample(np.array([1], np.int32), None, {}),)), 0)
 
     refused: Callable[[Pick], None] = given.clear  # type: ignore[assignment]
-    batcher = SampleBatcher(4, 1, 8, finish, Faults(), refused, threads=2)
+    batcher = SampleBatcher(4, 1, 8, finish, Faults(), refused, Helpers(2))
     assert [item.made["n"] for item in batcher.make(take, 1)] == [0, 1, 2, 3]

@@ -22,6 +22,7 @@ from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
 from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.side_by_side import Helpers
 from headrace.serve.loader import Loader
 from headrace.serve.streaming import TrueStreamingDataset
 
@@ -224,7 +225,7 @@ def test_a_bad_sample_among_those_decoded_side_by_side_comes_at_its_turn() -> No
         return {"n": row.position}
 
     rows = iter([Ready(0, 0, i, "shard", i, [Sample(np.zeros(1, np.int32))]) for i in range(6)])
-    batcher = SampleBatcher(4, 1, 8, finish, Faults(), lambda pick: None, threads=2)
+    batcher = SampleBatcher(4, 1, 8, finish, Faults(), lambda pick: None, Helpers(2))
 
     def take() -> Pick | None:
         return next((Pick(row, 0) for row in rows), None)

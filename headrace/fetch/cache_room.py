@@ -34,7 +34,8 @@ class Room:
         is leased, but for some grades."""
         self._top, self._limit, self._in_use, self._remove = top, limit, in_use, remove
         self._over = False
-        """Whether the limit is exceeded because of files in use: it is looked at again when one is let go."""
+        """Whether the limit may be exceeded because of files in use: it is looked at again when one is let go. Others
+        find out at the same time; so it is set by whoever sees it so, and unset only by one who looks after that."""
 
     def make(self, shard: Shard, *, ahead: bool) -> None:
         """Keep to the limit, as far as files in use let us. `ahead`: the shard is not needed yet, so there must be room
@@ -51,8 +52,8 @@ class Room:
         if over > 0 and ahead:
             why = f"the cache limit is {self._limit:,} bytes, and all other files are being read"
             raise NoSpace(f"{shard} needs {shard.size:,} bytes, but {why}; raise HEADRACE_CACHE_BYTES")
-        self._over = over > 0
-        if self._over and (os.getpid(), self._top) not in _TOLD:
+        self._over = self._over or over > 0
+        if over > 0 and (os.getpid(), self._top) not in _TOLD:
             _TOLD.add((os.getpid(), self._top))
             log.warning(
                 "%s: the cache limit of %s bytes is exceeded by %s bytes, because all other shards are being read; "
@@ -71,7 +72,8 @@ class Room:
     def keep(self) -> None:
         """Go down to the limit, as far as files in use let us."""
         if self._limit is not None:
-            self._over = self._reduce(YIELDING[:2]) > 0
+            self._over = False
+            self._over = self._reduce(YIELDING[:2]) > 0 or self._over
 
     def free(self, needed: int, *, ahead: bool) -> int:
         """Remove files, those that are needed least and were unused for longest first, until so many bytes are free."""

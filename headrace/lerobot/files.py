@@ -186,7 +186,7 @@ class _Desk:
         kept = self._tables.peek(path)
         if kept is None:
             with self._waiting(shard):
-                if getattr(shard.origin, "offline", False):
+                if self._comes_soon(shard):
                     self.ahead.wait_for(path, 0, shard.size)
                 kept = self._tables.get(path, partial(self._load, path, shard))
         return kept.track
@@ -229,7 +229,7 @@ class _Desk:
 
     def _far(self, path: str, shard: Shard, start: int, stop: int) -> bytes:
         with self._waiting(shard):
-            if getattr(shard.origin, "offline", False):
+            if self._comes_soon(shard):
                 self.ahead.wait_for(path, start, stop)
                 found = self._near(path, start, stop)
                 if found is not None:
@@ -299,8 +299,13 @@ class _Desk:
 
     def _has_whole(self, path: str, whole: Shard) -> bool:
         """Whether all of the file is here or on its way, so that no range of it need be fetched."""
-        if self.ahead.find(path, 0, whole.size, coming=True) is not None:
-            return True
+        return self.ahead.find(path, 0, whole.size, coming=True) is not None or self._is_kept(whole)
+
+    def _comes_soon(self, shard: Shard) -> bool:
+        """Whether a thread has only to get to it, or nobody else can be asked."""
+        return getattr(shard.origin, "offline", False) or self._is_kept(shard)
+
+    def _is_kept(self, whole: Shard) -> bool:
         lease = self._cache.find(whole)
         if lease is not None:
             lease.release(keep=True)

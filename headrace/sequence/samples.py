@@ -14,7 +14,7 @@ from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
 from headrace.sequence.room import Room
-from headrace.sequence.side_by_side import side_by_side
+from headrace.sequence.side_by_side import Begin, Helpers
 from headrace.stage import State
 
 log = logging.getLogger("headrace")
@@ -52,11 +52,11 @@ class SampleBatcher:
         finish: Callable[..., dict[str, Any]],
         faults: Faults,
         take_back: Callable[[Pick], None],
-        threads: int = 1,
+        helpers: Helpers | None = None,
     ) -> None:
         """`repeat`: so many times in a row each sample is given. `finish`: decodes what a sample has, of a row and
         its number in it; and, given a third thing, the picture in there. `take_back`: is told of a sample that could
-        not be given. `threads`: so many samples of a batch are decoded side by side."""
+        not be given. `helpers`: they decode the samples of a batch side by side."""
         self._batch, self._repeat, self._max_length = batch_size, repeat, max_length
         self._finish, self._faults, self._take_back = finish, faults, take_back
         self._items: list[Finished] = []
@@ -66,7 +66,7 @@ class SampleBatcher:
         self._made: dict[str, Any] | None = None
         """The first of them, finished: it is given again as it is."""
         self._ahead = faults.policy == "raise" and batch_size > 1  # what is skipped decides what is taken next
-        self._threads = threads
+        self._helpers = helpers or Helpers(1)
         self._begun: dict[int, Callable[[], dict[str, Any]]] = {}
         """How samples of this batch are got, by the identity of their picks, which wait in `rest`."""
         self.picture_size: int | None = None
@@ -81,14 +81,14 @@ class SampleBatcher:
         """The next `Finished` samples: none when nothing is left."""
         if not self._ahead:
             return self._given(take)
-        with side_by_side(self._threads) as begin:
+        with self._helpers.jobs() as begin:
             try:
                 self._begin_batch(take, begin)
                 return self._given(take)
             finally:
                 self._begun, self._room = {}, None
 
-    def _begin_batch(self, take: Callable[[], Any], begin: Callable[..., Callable[[], dict[str, Any]]]) -> None:
+    def _begin_batch(self, take: Callable[[], Any], begin: Begin) -> None:
         """Have the samples of a whole batch decoded: each when it is taken, or, where all may be pictures in one room,
         when all are there."""
         pictures = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.limits import starting
 
@@ -27,29 +27,55 @@ def num_threads(asked: int | None) -> int:
     return min(MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
-@contextmanager
-def side_by_side(threads: int) -> Iterator[Callable[[Callable[[], T]], Callable[[], T]]]:
-    """A function that has a job begun, and gives a call that waits for what it gives or raises. Whoever waits works
-    too, so one thread less is made. None is left behind.
+class Begin(Protocol):
+    def __call__(self, job: Callable[[], T], /) -> Callable[[], T]:
+        """Have a job begun. What is given waits for what it gives or raises; whoever waits works too."""
 
-    Threads are made anew each time: what they do takes a hundred times as long.
-    """
-    if threads < 2:
-        yield lambda job: job
-        return
-    pool = ThreadPoolExecutor(threads - 1, "headrace-decode")
-    tasks: deque[_Task[Any]] = deque()
 
-    def begin(job: Callable[[], T]) -> Callable[[], T]:
-        with starting("threads that decode"):
-            task = _Task(job, pool.submit(job))
-        tasks.append(task)
-        return partial(_result, task, tasks)
+class Helpers:
+    """Threads that help the one that asks. They are made when there is something to do, and stay for the next time."""
 
-    try:
-        yield begin
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def __init__(self, threads: int) -> None:
+        """`threads`: with the one that asks, so one less is made."""
+        self.threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    @contextmanager
+    def jobs(self) -> Iterator[Begin]:
+        """For jobs that are all done, or given up, when it ends."""
+        if self.threads < 2:
+            yield lambda job: job
+            return
+        pool = self._threads()
+        every: list[_Task[Any]] = []
+        waiting: deque[_Task[Any]] = deque()
+
+        def begin(job: Callable[[], T], /) -> Callable[[], T]:
+            with starting("threads that decode"):
+                task = _Task(job, pool.submit(job))
+            every.append(task)
+            waiting.append(task)
+            return partial(_result, task, waiting)
+
+        done = False
+        try:
+            yield begin
+            done = all(task.done for task in every)
+        finally:
+            if not done:  # or interrupted, which may be in the midst of anything that the pool does
+                self.close()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._process != os.getpid():  # threads do not come along when a process forks
+            self._pool, self._process = ThreadPoolExecutor(self.threads - 1, "headrace-decode"), os.getpid()
+        return self._pool
+
+    def close(self) -> None:
+        """End the threads, each after its job; what they have not begun is given up. They are made anew if needed."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._process == os.getpid():
+            pool.shutdown(cancel_futures=True)
 
 
 class _Task(Generic[T]):
@@ -74,7 +100,7 @@ class _Task(Generic[T]):
         return (self._here or self._begun).result()
 
 
-def _result(task: _Task[T], tasks: deque[_Task[Any]]) -> T:
-    while tasks and not task.done:
-        tasks.popleft().run_here()
+def _result(task: _Task[T], waiting: deque[_Task[Any]]) -> T:
+    while waiting and not task.done:
+        waiting.popleft().run_here()
     return task.result()

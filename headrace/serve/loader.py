@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.batch import Batch
 from headrace.errors import Changed, SpecError, StateError, shown
+from headrace.serve.budgets import check_memory, tell_layout
 from headrace.serve.crew import Crew
 from headrace.serve.epoch import epoch_steps, first_place, next_epoch
 from headrace.serve.offsets import from_offsets, is_offsets
 from headrace.serve.peers import Peers, group_is_up
-from headrace.serve.pipeline import Pipeline, check_memory, tell_layout
+from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, entries, log_places, placed, readable, saved_of
 from headrace.serve.state import Saved
 from headrace.serve.statistics import Statistics

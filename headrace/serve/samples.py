@@ -20,7 +20,7 @@ from headrace.sequence.media import collate_in, copied
 from headrace.sequence.sample_collate import collate_sequences
 from headrace.sequence.sample_pack import Packing, SamplePacker
 from headrace.sequence.samples import Faults, SampleBatcher, copies_in
-from headrace.sequence.side_by_side import num_threads
+from headrace.sequence.side_by_side import Helpers, num_threads
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -91,7 +91,13 @@ class Samples:
     ) -> Turns:
         return Turns(feeds, names, self._modalities, lane, self.limits, fetch)
 
-    def batcher(self, batch_size: int, names: Sequence[str], take_back: Callable[[Pick], None]) -> SampleBatcher:
+    def helpers(self) -> Helpers:
+        own = self.finish.image_processor is not None or self.finish.voice_processor is not None
+        return Helpers(1 if own and self.threads is None else num_threads(self.threads))  # whose code may mind threads
+
+    def batcher(
+        self, batch_size: int, names: Sequence[str], take_back: Callable[[Pick], None], helpers: Helpers
+    ) -> SampleBatcher:
         def address(row: Ready) -> Address:
             return Address(names[row.source], row.epoch, row.shard, row.row)
 
@@ -101,10 +107,8 @@ class Samples:
             return make(row.samples[sub], address(row), self.shapes[row.source].policy, out)
 
         if self.packing is None:
-            own = self.finish.image_processor is not None or self.finish.voice_processor is not None
-            threads = 1 if own and self.threads is None else num_threads(self.threads)  # whose code may mind threads
             length = self.finish.max_length
-            found = SampleBatcher(batch_size, self.repeat, length, finish, self.faults, take_back, threads)
+            found = SampleBatcher(batch_size, self.repeat, length, finish, self.faults, take_back, helpers)
             if self.finish.image_processor is None and self.repeat == 1:
                 found.picture_size = self.finish.image_size
             return found

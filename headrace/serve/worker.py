@@ -142,6 +142,7 @@ class Maker:
         return self._lanes[number]
 
     def close(self) -> None:
+        self._pipeline.helpers.close()
         for lane in self._lanes.values():
             lane.close()
 
