@@ -14,13 +14,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from headrace.catalog.known import all_known, known, known_of
+import headrace
+from headrace.catalog.known import all_known, for_testing, known, known_of
 from headrace.catalog.source import SYNTH as MADE_UP
 from headrace.catalog.source import Source, parse_specs
 from headrace.errors import SpecError
 from headrace.make.clean import CLEANERS
 from headrace.make.formatters import FORMATTERS
 from headrace.recipe import Recipe
+from headrace.serve.entries import entries_of
 from headrace.tools.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +115,43 @@ def test_what_is_for_testing_is_refused_unless_asked_for(spec: str) -> None:
     source = Source(kind="known", path=name, split=split or "train", allow_eval=True)
     assert source == known(name).source(split=split or None, allow_eval=True)
     assert source.kind == "hf"
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "split"),
+    [
+        ("openai/openai_humaneval", None, "test"),
+        ("OpenAI/OpenAI_HumanEval", None, "test"),
+        ("openai_humaneval", None, "test"),
+        ("bigcode/humanevalpack", None, "test"),
+        ("bigcode/humanevalpack", "default", "test"),
+        ("bigcode/humanevalpack", "rust", "test"),
+        ("google-research-datasets/mbpp", None, "test"),
+        ("SWE-bench/SWE-bench", None, "dev"),
+        ("lmms-eval/Video-MME", "videomme", "test"),
+    ],
+)
+def test_a_repo_for_testing_is_refused_by_whatever_name(path: str, config: str | None, split: str) -> None:
+    source = Source(kind="hf", path=path, config=config, split=split)
+    with pytest.raises(SpecError, match="is for testing.*allow_eval=True"):
+        headrace.load(source)
+    entry = {"path": path, "config": config, "split": split}
+    with pytest.raises(SpecError, match="is for testing.*allow_eval: True"):
+        entries_of({"code": [entry]}, {"code": FORMATTERS["format_code"]})
+    assert entries_of({"code": [{**entry, "allow_eval": True}]}, {"code": FORMATTERS["format_code"]})
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "split"),
+    [
+        ("google-research-datasets/mbpp", None, "train"),
+        ("SWE-bench/SWE-bench", None, "train"),
+        ("nobody/openai_humaneval", None, "test"),
+        ("allenai/c4", "en", "train"),
+    ],
+)
+def test_what_is_for_training_is_not_taken_for_a_test_set(path: str, config: str | None, split: str) -> None:
+    assert for_testing(Source(kind="hf", path=path, config=config, split=split)) is None
 
 
 def test_the_sets_people_are_tested_with_are_marked() -> None:

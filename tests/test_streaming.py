@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -268,6 +269,36 @@ def test_only_what_the_assistant_says_is_learned_if_asked(world: World) -> None:
     sample = next(iter(world.make(["code"], learn="assistant")))
     assert world.text(sample) == world.text(every)
     assert world.text(sample, "labels") == f"```python\n[code 0]\n```{TOKENS['assistant_end']}"
+
+
+def plain(parts: Sequence[str]) -> Callable[..., Any]:
+    """A formatter that gives a text and nothing else."""
+    return lambda row, tokens: {"text": "".join(tokens.get(part, f"{row['output']}{part}") for part in parts)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "learned"),
+    [
+        (["user_start", "?", "user_end", "assistant_start", "!", "assistant_end"], "[a 0]!<|/assistant|>"),
+        (["assistant_start", "1", "assistant_end", "2", "assistant_start", "3"], "[a 0]1<|/assistant|>[a 0]3"),
+        (["no marks"], "[a 0]no marks"),
+        (["user_start", "never answered", "user_end"], None),
+    ],
+    ids=lambda value: "".join(value or [""])[:20],
+)
+def test_of_a_bare_text_the_assistants_part_is_found_by_its_marks(
+    world: World, parts: Sequence[str], learned: str | None
+) -> None:
+    rows = {"a": named("a")}
+    make = partial(world.memory(rows).make, functions={"code": plain(parts)}, max_per_epoch=1)
+    assert world.text(next(iter(make()))) == world.text(next(iter(make())), "labels")
+    if learned is None:
+        with pytest.raises(HeadraceError, match="gave no sample"):
+            next(iter(make(learn="assistant")))
+    else:
+        sample = next(iter(make(learn="assistant")))
+        assert world.text(sample, "labels") == learned
+        assert world.text(sample) == world.text(next(iter(make())))
 
 
 def test_a_row_that_is_not_for_training_has_no_labels(world: World) -> None:

@@ -298,17 +298,19 @@ def test_texts_that_are_no_conversations_stay_as_they_are(world: World, owner: O
 
 def test_a_formatter_of_ones_own_gives_messages(world: World, owner: Owner) -> None:
     def mine(sample: Any, tokens: Any) -> Any:
-        flags = {"weight": 0} if sample["output"] == "[a 1]" else {}
-        messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": sample["output"], **flags}]
-        return {"text": "", "messages": messages}
+        ask, answer = {"role": "user", "content": "q"}, {"role": "assistant", "content": sample["output"]}
+        if sample["output"] == "[a 1]":
+            return {"text": "", "messages": [ask, answer, ask, {**answer, "content": "no", "weight": 0}]}
+        return {"text": "", "messages": [ask, {**answer, "weight": int(sample["output"] != "[a 2]")}]}
 
     def text_only(sample: Any, tokens: Any) -> Any:
         return {"text": f"{tokens['assistant_start']}a"}
 
-    rows = [named("a")(i) for i in range(2)]
+    rows = [named("a")(i) for i in range(3)]
     made = owner(MARKED)
     samples = list(dataset_of(world, made, rows, "code", functions={"code": mine}, learn="assistant"))
-    assert [learned(made, sample) for sample in samples] == ["[a 0]<|im_end|>", ""]
+    said = ["[a 0]<|im_end|>", "[a 1]<|im_end|>", "[a 0]<|im_end|>"]  # of the third there is nothing to learn
+    assert [learned(made, sample) for sample in samples] == said
     with pytest.raises(DataError, match="jsonl:a:text.*neither turns nor messages"):
         list(dataset_of(world, made, rows, "code", functions={"code": text_only}))
     for bad in ("hello", [{"content": "no role"}], ["x"]):

@@ -126,9 +126,28 @@ def known_of(source: Source) -> Known | None:
     if source.kind != "hf":
         made_up = source.path.removeprefix(SYNTH) if source.path.startswith(SYNTH) else None
         return next((entry for entry in all_known() if made_up and entry.synth == made_up), None)
-    same = [entry for entry in all_known() if source.path in (entry.repo, *entry.alt_repos)]
+    same = _in_repo(source.path)
     exact = [entry for entry in same if entry.config == source.config]
     return exact[0] if exact else same[0] if len(same) == 1 else None
+
+
+def for_testing(source: Source) -> Known | None:
+    """The entry of a source that is for testing; None: it is not, or nothing is known of it."""
+    if source.kind != "hf":
+        return None
+    same = _in_repo(source.path)
+    found = [entry for entry in same if entry.config == source.config] or same
+    return found[0] if found and all(entry.is_eval(source.split) for entry in found) else None
+
+
+def _in_repo(path: str) -> list[Known]:
+    """The Hub minds no capitals, and leads from old names, which have no owner, to those with one."""
+    wanted = path.lower()
+    return [
+        entry
+        for entry in all_known()
+        if any(wanted in (repo.lower(), repo.lower().partition("/")[2]) for repo in (entry.repo, *entry.alt_repos))
+    ]
 
 
 def resolve(name: str, *, split: str | None = None, config: str | None = None, allow_eval: bool = False) -> Source:

@@ -129,10 +129,12 @@ class Draft:
 
 
 def rendered(text: str, tokens: Mapping[str, str]) -> list[tuple[str, bool]]:
-    """The segments of a text that has our marks in it already: the assistant's spans are learned, or all of it."""
+    """The segments of a text that has our marks in it already: the assistant's spans are learned; all of it, where
+    nobody speaks."""
     start, end = token(tokens, "assistant_start"), token(tokens, "assistant_end")
     if not start or not end or start not in text:
-        return [(text, True)] if text else []
+        asks = token(tokens, "user_start")
+        return [(text, not asks or asks not in text)] if text else []
     found: list[tuple[str, bool]] = []
     rest = text
     while start in rest:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace.address import Address
 from headrace.errors import DataError, HeadraceError, NotAllowed, shown
 from headrace.fetch.block import RowBlock
+from headrace.make.draft import rendered
 from headrace.make.prepare import Samples
 from headrace.make.sample import ERROR, MEDIA_STOP, Sample, has_media
 from headrace.make.template import Span, Template, media_stop
@@ -137,13 +138,15 @@ class Formatted:
 
     def _segments(self, one: dict[str, Any]) -> Sequence[tuple[str, bool]]:
         """What is tokenized on its own: so that it is known for each token whether it is learned from."""
+        if self._rendering.learn_all:
+            return [(one["text"], True)]
         segments: Sequence[tuple[str, bool]] | None = one.get("segments")
-        return [(one["text"], True)] if self._rendering.learn_all or not segments else segments
+        return segments or rendered(one["text"], self._tokens)
 
     # --- tokens
 
     def _tokenized(self, several: Sequence[dict[str, Any]]) -> Iterator[Sample | None]:
-        """A sample of each; None: there is no token in it, so nothing to learn from. Fails before the first."""
+        """A sample of each; None: there is no token in it to learn from. Fails before the first."""
         if self._rendering.template is not None and not self._rendering.learn_all:
             made = [self._by_places(one, found) for one, found in self._placed(several)]
         else:
@@ -188,7 +191,8 @@ class Formatted:
     def _sample(
         self, one: dict[str, Any], tokens: NDArray[np.int32], loss: NDArray[np.bool_] | None, stop: int | None
     ) -> Sample | None:
-        if not len(tokens) and ERROR not in one:
+        idle = loss is not None and not loss.any() and one.get("is_training") is not False
+        if (idle or not len(tokens)) and ERROR not in one:
             return None
         extras = {name: value for name, value in one.items() if name not in _TEXTS}
         if self._rendering.media_stops and has_media(one):

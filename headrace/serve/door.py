@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.catalog.known import for_testing
 from headrace.catalog.source import Source
 from headrace.errors import SpecError, shown
 from headrace.make.describe import Tokenize
@@ -60,6 +61,7 @@ def load(
         tokenize, opened = _tokenize(tokenizer, made)
         order = Order(shuffle=shuffle, seed=seed)
         found = Recipe.of(recipe, order=order, tokenize=tokenize, pack=made, **fields)  # type: ignore[arg-type]
+    refuse_tests(found)
     serving = Serving(
         num_workers=whole("num_workers", num_workers, 0, 1024),
         lanes=_lanes(lanes, run),
@@ -70,6 +72,17 @@ def load(
         device=device,
     )
     return Loader(Pipeline(found if steps_per_epoch is None else _endless(found), run, opened, opener=opener), serving)
+
+
+def refuse_tests(recipe: Recipe) -> None:
+    """Test sets are trained on only by who says so."""
+    for part in recipe.parts:
+        tests = for_testing(part.source)
+        if tests is not None and not part.source.allow_eval:
+            raise SpecError(
+                f"{shown(part.source)}: {tests.name} ({part.source.split}) is for testing; a model that trains on it "
+                f"cannot be tested with it. To read it all the same, give a Source with allow_eval=True"
+            )
 
 
 def _recipe(given: Any, tokenizer: Any) -> tuple[Recipe | None, Tokenizer | None]:

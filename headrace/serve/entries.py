@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.catalog.known import Known, known, known_of
+from headrace.catalog.known import Known, for_testing, known, known_of
 from headrace.catalog.source import Source
 from headrace.errors import SpecError, shown
 from headrace.fetch.media.policy import MediaPolicy
@@ -73,9 +73,10 @@ def _entry(category: str, entry: Any, functions: Mapping[str, Any]) -> Entry:
     function = _function(category, entry, functions)
     source = _source(entry, functions)
     listed = known(entry["path"][len(KNOWN) :].partition(":")[0]) if _is_known(entry) else known_of(source)
-    if listed is not None and listed.is_eval(source.split) and not entry.get("allow_eval"):
+    tests = for_testing(source)
+    if tests is not None and not entry.get("allow_eval"):
         raise SpecError(
-            f"dataset_configs[{shown(category)!r}]: {listed.name} ({source.split}) is for testing; a model that trains "
+            f"dataset_configs[{shown(category)!r}]: {tests.name} ({source.split}) is for testing; a model that trains "
             f"on it cannot be tested with it. To read it all the same, set allow_eval: True in the entry"
         )
     name = entry.get("name") or entry["path"]
