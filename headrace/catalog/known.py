@@ -143,6 +143,8 @@ def for_testing(source: Source) -> Known | None:
 def _in_repo(path: str) -> list[Known]:
     """The Hub minds no capitals, and leads from old names, which have no owner, to those with one."""
     wanted = path.lower()
+    if wanted not in _text().lower():  # to parse it takes a while
+        return []
     return [
         entry
         for entry in all_known()
@@ -158,13 +160,16 @@ def resolve(name: str, *, split: str | None = None, config: str | None = None, a
 # --- the file
 
 
+def _text() -> str:
+    return files("headrace.catalog").joinpath("known.yaml").read_text(encoding="utf-8")
+
+
 @cache
 def _entries() -> dict[str, Known]:
     import yaml
 
-    text = files("headrace.catalog").joinpath("known.yaml").read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    rows = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders; the C one is ten times as fast
+    rows = yaml.load(_text(), Loader=loader)  # noqa: S506 - both are safe loaders; the C one is ten times as fast
     found = [_entry(row) for row in rows]
     return {entry.name: entry for entry in found}
 

@@ -14,7 +14,7 @@ from headrace.make.prepare import Samples
 from headrace.make.sample import ERROR, MEDIA_STOP, Sample, has_media
 from headrace.make.template import Span, Template, media_stop
 from headrace.make.tokenize import Tokenizer
-from headrace.make.tokens import token
+from headrace.make.tokens import TOKENS, token
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,6 +198,24 @@ class Formatted:
         if self._rendering.media_stops and has_media(one):
             extras[MEDIA_STOP] = len(tokens) if stop is None else stop
         return Sample(tokens, None if loss is None or bool(loss.all()) else loss, extras)
+
+
+class FromFormatter(Formatted):
+    """Only what a formatter writes: for sequences of tokens that nothing goes along with."""
+
+    def __init__(self, name: str, formatter: Formatter, tokenizer: Tokenizer, group_by: str | None) -> None:
+        """`name`: changes with what the formatter does."""
+        super().__init__(formatter, TOKENS, tokenizer, group_by=group_by)
+        self.name = name
+
+    def _formatted(self, row: dict[str, Any], address: Address) -> list[dict[str, Any]]:
+        several = super()._formatted(row, address)
+        if any(has_media(one) for one in several):
+            raise DataError(
+                f"{shown(address, 1000)} has images, videos or sounds, which do not go into sequences of tokens; read "
+                f"this data set by TrueStreamingDataset, or name a column of text"
+            )
+        return [{"text": one["text"]} for one in several]
 
 
 def _makes(segments: Any, text: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.catalog.known import known_of
 from headrace.catalog.source import Source
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.fetch.doors import SHUFFLED_WINDOW
@@ -24,6 +25,9 @@ from headrace.stage import State
 if TYPE_CHECKING:
     from headrace.make.tokenize import Tokenizer
     from headrace.serve.samples import Samples
+
+TEXT = "text"
+"""The column that is read where none is named. A known set that has none is read by its formatter."""
 
 Opener: TypeAlias = Callable[[Source, Run, str | None], Opened]
 """Opens a source, at a revision where one is given."""
@@ -175,6 +179,12 @@ class Pipeline:
         if recipe.pack is None:
             return AsRows()
         column = (recipe.tokenize.column if recipe.tokenize else None) or source.column
+        if (
+            column == TEXT
+            and self.tokenizer is not None
+            and (found := _from_catalog(source, self.tokenizer)) is not None
+        ):
+            return found
         if self.tokenizer is None and self.sources[i].has_text(column):
             raise SpecError(
                 f"seq_len without a tokenizer: column {shown(column)!r} of {shown(source)} holds text; give a "
@@ -190,7 +200,9 @@ class Pipeline:
         for i, prepare in enumerate(self.prepares):
             tokenized = self.tokenizer is not None and not isinstance(prepare, FromIds)
             tokenizer = self.tokenizer.fingerprint if self.tokenizer and tokenized else ""
-            formatted = [self.samples.mark(i)] if self.samples is not None else []
+            formatted = [prepare.name] if hasattr(prepare, "name") else []
+            if self.samples is not None:
+                formatted = [self.samples.mark(i)]
             text = "\n".join([type(prepare).__name__, tokenizer, *(prepare.columns or []), *formatted])
             marks.append(hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
         return marks
@@ -305,6 +317,19 @@ class Pipeline:
         listed = [skip_address(text) for text in self.recipe.skip.addresses]
         names = [{part.name, str(part.source)} for part in self.recipe.parts]
         return [frozenset((shard, row) for spec, shard, row in listed if spec in own) for own in names]
+
+
+def _from_catalog(source: Source, tokenizer: Tokenizer) -> Prepare | None:
+    """Of a known set without a column of text: what its formatter writes."""
+    listed = known_of(source)
+    if listed is None or TEXT in listed.columns:
+        return None
+    from headrace.make.formatted import FromFormatter
+    from headrace.make.formatters import FORMATTERS, with_fields
+
+    name = "\n".join([listed.formatter, *(f"{key}={value}" for key, value in sorted(listed.field_map.items()))])
+    function = with_fields(FORMATTERS[listed.formatter], listed.field_map)
+    return FromFormatter(name, function, tokenizer, listed.group_by)
 
 
 def reopened(
