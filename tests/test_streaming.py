@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +225,30 @@ def test_an_empty_source_ends_with_an_error(world: World) -> None:
         list(world.make({"code": [{"name": "nothing", "path": str(path)}]}))
 
 
+def test_rows_without_a_sample_are_told_of_before_all_were_looked_at(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = world.memory({"a": named("a")}, sizes=[(1500, 1000)]).make(
+        functions={"code": lambda row, tokens: {"text": "x"} if row["output"] == "[a 2400]" else None}, max_per_epoch=1
+    )
+    assert len(list(late)) == 2
+    told = [record.getMessage() for record in caplog.records if "gave no sample" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("jsonl:a:text: the last 1,000 rows gave no sample: the formatter returned None")
+
+
+def test_a_lane_without_a_sample_says_that_it_is_the_lane(world: World) -> None:
+    def late(row: Any, tokens: Any) -> Any:
+        return {"text": "x"} if row["output"] >= "[a 5]" else None
+
+    make = partial(world.memory({"a": named("a")}, sizes=[(10,)]).make, functions={"code": late}, max_per_epoch=4)
+    wrong = pytest.raises(HeadraceError, match=r"gave no sample to lane 0 of 2 .*configure\(shuffle=True\)")
+    with make().loader(batch_size=2, lanes=2) as loader, wrong:
+        list(loader)
+    with make(shuffle=True).loader(batch_size=2, lanes=2) as loader:
+        assert sum(len(batch["input_ids"]) for batch in loader) == 8
+
+
 def test_rows_without_a_column_are_rows_all_the_same(world: World) -> None:
     path = write_lines(world.folder / "bare.jsonl", [{}, {}, {}, {}, {}, {}, code_row(1, "bare"), {}])
     dataset = world.make({"code": [{"name": "bare", "path": str(path)}]}, max_per_epoch=2, sample_repeat=1)
@@ -316,6 +343,36 @@ def test_samples_that_are_cut_are_counted(world: World) -> None:
     cut = sum(int(mask.sum() == 150) for batch in loader for mask in batch["attention_mask"])
     stats = loader.stats()
     assert (stats["samples"], stats["samples_truncated"]) == (18, cut // 2)
+
+
+def test_what_a_loader_cut_is_known_to_its_dataset(world: World) -> None:
+    dataset = world.memory({"a": lambda i: {"instruction": "long " * 90, "output": "x"}}).make(
+        max_per_epoch=6, sample_repeat=2, max_length=150
+    )
+    assert len(list(islice(dataset, 2))) == 2
+    with dataset.loader(batch_size=2) as loader:
+        assert [dataset.truncated for _ in loader] == [1 + i for i in range(1, 6)]
+    assert dataset.truncated == 6
+    list(dataset)
+    assert dataset.truncated == 12
+
+
+LEFT_OPEN = """
+import sys
+from headrace import TrueStreamingDataset, format_code
+from headrace.make.tokens import TOKENS
+configs = {"code": [{"name": "a", "path": sys.argv[1]}]}
+samples = iter(TrueStreamingDataset(configs, {"code": format_code}, sys.argv[2], dict(TOKENS), None))
+next(samples)
+print("end")
+"""
+
+
+def test_a_script_may_end_in_the_midst_of_an_epoch(world: World, tmp_path: Path) -> None:
+    rows = write_lines(tmp_path / "a.jsonl", [code_row(i) for i in range(9)])
+    command = [sys.executable, "-c", LEFT_OPEN, str(rows), str(world.tokenizer)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 def test_every_modality_gives_what_it_has(world: World) -> None:

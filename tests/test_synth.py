@@ -247,6 +247,13 @@ def test_the_command_writes_all_sets(tmp_path: Path) -> None:
     assert f"{tmp_path / 'cot.jsonl'}  3 rows" in done.output
 
 
+def test_the_command_says_where_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    done = CliRunner().invoke(app, ["synth", "cot", "--out", str(tmp_path / "file"), "--rows", "3"])
+    assert isinstance(done.exception, SpecError)
+    assert f"{tmp_path / 'file'}: cot cannot be written there" in str(done.exception)
+
+
 def test_the_command_writes_where_known_sets_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path))
     assert CliRunner().invoke(app, ["synth", "jupyter", "--rows", "4"]).exit_code == 0

@@ -5,6 +5,7 @@ The sources themselves go on: an epoch is so many samples, not a pass, and one t
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from headrace.make.feed import Feed
 from headrace.make.prepare import Ready
 from headrace.stage import State
 
+log = logging.getLogger("headrace")
+
+TOLD_AT = (1_000, 10_000, 100_000, 1_000_000)
+"""Rows in a row without a sample."""
 MODALITIES = ("text", "image", "video", "audio")
 
 
@@ -90,7 +95,7 @@ class Turns:
         `fetch`: rows by (source, epoch, position)."""
         self._feeds, self._names, self._fetch = feeds, names, fetch
         self._kinds = [MODALITIES.index(modality) for modality in modalities]
-        self._limits, self._lanes = limits, lane[1]
+        self._limits, (self._lane, self._lanes) = limits, lane
         self.dropped = 0
         self._open: list[deque[Pick]] = [deque() for _ in feeds]
         """Of each source, the next sample of each row that has some left: several after a re-deal."""
@@ -100,6 +105,8 @@ class Turns:
         """In this epoch: in all, and of each modality."""
         self._rows = [0] * len(feeds)
         """Taken from each source, over all passes."""
+        self._idle = [0] * len(feeds)
+        """Rows of each source since it last gave a sample."""
 
     def take(self, m: int) -> Pick | None:
         """The next sample, or None where the epoch has all it may have."""
@@ -146,19 +153,42 @@ class Turns:
         if not waiting:
             row = self._feeds[i].next()
             if row is None:
-                raise HeadraceError(
-                    f"{shown(self._names[i])} gave no sample in several passes: it is empty, or its formatter returns "
-                    f"None for every row; remove it, or look at what its rows hold"
-                )
+                raise HeadraceError(self._barren(i))
             self._rows[i] += 1
             if not row.samples:
-                self.dropped += 1
+                self._pass_over(i)
                 return None
+            self._idle[i] = 0
             waiting.append(Pick(row, 0))
         pick = waiting.popleft()
         if pick.sub + 1 < len(pick.row.samples):
             waiting.appendleft(Pick(pick.row, pick.sub + 1))
         return pick
+
+    def _pass_over(self, i: int) -> None:
+        """A row without a sample. Where there are many, it is said before all have been looked at."""
+        self.dropped += 1
+        self._idle[i] += 1
+        if self._idle[i] in TOLD_AT:
+            log.warning(
+                "%s: the last %s rows gave no sample: the formatter returned None for each of them, or a text without "
+                "a token to learn from",
+                shown(self._names[i]),
+                f"{self._idle[i]:,}",
+            )
+
+    def _barren(self, i: int) -> str:
+        name = shown(self._names[i])
+        if self._lanes == 1:
+            return (
+                f"{name} gave no sample in several passes: it is empty, or its formatter returns None for every row; "
+                f"remove it, or look at what its rows hold"
+            )
+        return (
+            f"{name} gave no sample to lane {self._lane} of {self._lanes} in several passes: it is empty, or its "
+            f"formatter returns None for every row that the lane has of it; look at what its rows hold, or take "
+            f"configure(shuffle=True), with which each row comes to each lane in time, or fewer lanes or workers"
+        )
 
     def _stuck(self) -> str:
         limits = self._limits

@@ -6,7 +6,7 @@ It only describes: sources, formatters and limits become a recipe and lanes of s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from headrace.sequence.describe import Method, Pack
 from headrace.sequence.finish import Finish
 from headrace.sequence.sample_pack import packing_of
 from headrace.sequence.samples import Faults
+from headrace.serve.ending import closed_at_exit
 from headrace.serve.entries import Entry, entries_of, limits_of
 from headrace.serve.epoch import epoch_start, first_place
 from headrace.serve.going import job_of
@@ -117,7 +118,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         )
         self._cache_dir: str | Path | None = None
         self._opener: Opener = open_indexed
-        self.truncated = 0
+        self._cut = 0
         """Samples given by this process whose end did not fit into `max_length`."""
         self._saved: State | None = None
         """Where to go at the next `iter()`."""
@@ -182,11 +183,19 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
     # --- samples
 
+    @property
+    def truncated(self) -> int:
+        """Samples of which the end did not fit, as far as this process knows."""
+        return self._cut + (0 if self._loader is None else int(self._loader.stats().get("samples_truncated", 0)))
+
     def __len__(self) -> int:
         """Yields of an epoch, over all ranks and workers."""
         return self.max_per_epoch * self.sample_repeat
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        return closed_at_exit(self._given())
+
+    def _given(self) -> Generator[dict[str, Any]]:
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         place, pipeline = self._begin(workers), self._opened()
@@ -200,7 +209,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
                 if made.filling:
                     continue
                 lane, m = made.batch.m % lanes, made.batch.m - rank + ranks
-                self.truncated += made.truncated - cut.get(lane, 0)
+                self._cut += made.truncated - cut.get(lane, 0)
                 cut[lane] = made.truncated
                 self._going, self._own = (maker, place, m), None if len(own) == lanes else own
                 yield dict(made.batch)
@@ -240,7 +249,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         if state is None and place is not None and len(place.lanes) % wanted:
             state = self._state()
         if state is not None:
-            self._place, self._own = self._resumed(state, wanted), None
+            self._place, self._own, self._cut = self._resumed(state, wanted), None, self.truncated
             self._saved = self._loader = None
         if self._place is None:
             pipeline = self._opened()
@@ -299,6 +308,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         loader = Loader(self._new_pipeline(recipe, samples), Serving(**serving))
         if state is not None:
             loader.load_state_dict(self._whole(state))
+        self._cut = self.truncated
         self._forget()
         self._saved, self._loader = None, loader
         return loader

@@ -32,5 +32,10 @@ def synth(
         task = bar.add_task("rows", total=rows * len(wanted))
         for kind in wanted:
             bar.update(task, description=kind)
-            path = sets.write(kind, folder, rows, seed, on_row=lambda: bar.advance(task))
+            try:
+                path = sets.write(kind, folder, rows, seed, on_row=lambda: bar.advance(task))
+            except OSError as error:
+                raise SpecError(
+                    f"{shown(folder)}: {kind} cannot be written there: {error.strerror or error}"
+                ) from error
             typer.echo(f"{path}  {rows:,} rows, {path.stat().st_size:,} bytes")
