@@ -177,6 +177,13 @@ class Tokenizer:
         return after if self.eos_id in after else [self.eos_id]
 
 
+def name_of(tokenizer: Any) -> str:
+    """What a tokenizer is called where it is described."""
+    if isinstance(tokenizer, str | Path):
+        return str(tokenizer)
+    return str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
+
+
 def open_tokenizer(what: Tokenize | object, how: Tokenize | None = None) -> Tokenizer:
     """A tokenizer from a description; or from a path, a Hub name or an object, described in all else by `how`.
 

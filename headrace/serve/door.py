@@ -12,7 +12,7 @@ from headrace.catalog.known import for_testing
 from headrace.catalog.source import Source
 from headrace.errors import SpecError, shown
 from headrace.make.describe import Tokenize
-from headrace.make.tokenize import Tokenizer, open_tokenizer
+from headrace.make.tokenize import Tokenizer, name_of, open_tokenizer
 from headrace.mix.describe import Mix, Part, whole, whole_or_none
 from headrace.recipe import Order, Recipe
 from headrace.run import Run
@@ -112,8 +112,7 @@ def _tokenize(tokenizer: Any, pack: Pack | None) -> tuple[Tokenize | None, Token
     if isinstance(tokenizer, str | Path):
         described = Tokenize(tokenizer=str(tokenizer))
         return described, open_tokenizer(described)
-    name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
-    described = Tokenize(tokenizer=str(name))
+    described = Tokenize(tokenizer=name_of(tokenizer))
     return described, open_tokenizer(tokenizer, described)
 
 

@@ -5,7 +5,6 @@ It only describes: sources, formatters and limits become a recipe and lanes of s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from headrace.errors import SpecError, StateError, shown
+from headrace.errors import SpecError, shown
 from headrace.fetch.media.policy import MediaPolicy
-from headrace.files import publish_json, read_whole
+from headrace.files import publish_json
 from headrace.make.describe import Tokenize
 from headrace.make.open_template import open_template
-from headrace.make.tokenize import open_tokenizer
+from headrace.make.tokenize import name_of, open_tokenizer
 from headrace.make.tokens import full_tokens
 from headrace.mix.describe import Mix, whole, whole_or_none
 from headrace.mix.turns import Limits
@@ -34,15 +33,15 @@ from headrace.serve.entries import Entry, entries_of, limits_of
 from headrace.serve.epoch import epoch_start, first_place
 from headrace.serve.going import job_of
 from headrace.serve.loader import Loader, Serving
+from headrace.serve.logbook import Logbook, next_epoch, together
 from headrace.serve.pipeline import Opener, Pipeline, open_indexed
 from headrace.serve.positions import no_view, positions, skipped_to, streaming_view
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.samples import Samples
 from headrace.serve.state import Saved
+from headrace.serve.state_file import is_missing, read_state
 from headrace.serve.worker import Maker
 from headrace.stage import State
-
-LARGEST_STATE = 64 << 20
 
 
 class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
@@ -53,8 +52,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     lines), or `known:<name>`; `format` names another of the format functions, or the kind of the files.
 
     Each `iter()` is one epoch, or what is left of one; the next goes on with the sources. Nothing is opened before.
-    `loader()` is the way to batches with workers and an exact state. Under a plain DataLoader each worker knows of
-    its own share only: the state stays in the workers, and lasts as long as they do (`persistent_workers`).
+    `loader()` is the way to batches with workers and an exact state. Under a plain DataLoader the next workers go on
+    from what the last ones gave, and the state is near it: it may be ahead of what has arrived.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self.is_dual_training = modality_max_values is not None
         self.max_per_epoch = limits.per_epoch
         self.sample_repeat = whole("sample_repeat", sample_repeat, 1)
-        self._tokenizer = open_tokenizer(tokenizer, Tokenize(tokenizer=_name(tokenizer), bos=False, eos=False))
+        self._tokenizer = open_tokenizer(tokenizer, Tokenize(tokenizer=name_of(tokenizer), bos=False, eos=False))
         self._template_of = tokenizer
         pad = self._tokenizer.pad_id if self._tokenizer.pad_id is not None else self._tokenizer.eos_id
         finish = Finish(
@@ -101,7 +100,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             use_raw_waveform=use_raw_waveform,
         )
         self._describe(entries, tokens, finish, limits)
-        if resume_state_path is not None and not _is_missing(Path(resume_state_path)):
+        if resume_state_path is not None and not is_missing(Path(resume_state_path)):
             self._load_streaming_state(resume_state_path)
 
     def _describe(self, entries: Sequence[Entry], tokens: Mapping[str, str], finish: Finish, limits: Limits) -> None:
@@ -180,6 +179,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """The lanes that this process knows the places of; None: all."""
         self._loader: Loader | None = None
         """Gives the samples instead of us."""
+        self._log = Logbook()
+        """What workers of a DataLoader's give instead of us."""
 
     # --- samples
 
@@ -198,10 +199,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def _given(self) -> Generator[dict[str, Any]]:
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        place, pipeline = self._begin(workers), self._opened()
+        place = self._begin_here() if worker is None else self._begin_worker(number, workers)
+        pipeline = self._opened()
         lanes, ranks, rank = len(place.lanes), pipeline.run.world_size, pipeline.run.rank
         job = job_of(place, pipeline.run, number, workers)
-        maker, own = Maker(pipeline, job), frozenset(job.states)
+        maker, own, ended = Maker(pipeline, job), frozenset(job.states), False
+        self._own = None if len(own) == lanes else own
         cut: dict[int, int] = {}
         """Truncated samples of each lane."""
         try:
@@ -209,18 +212,50 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
                 if made.filling:
                     continue
                 lane, m = made.batch.m % lanes, made.batch.m - rank + ranks
+                if workers > 1:  # each goes on by itself, with the lanes that it has
+                    m = place.m - (place.m - m) // lanes * lanes
                 self._cut += made.truncated - cut.get(lane, 0)
                 cut[lane] = made.truncated
-                self._going, self._own = (maker, place, m), None if len(own) == lanes else own
+                self._going = (maker, place, m)
                 yield dict(made.batch)
+                if worker is not None and self._log.is_due:
+                    self._log.write(self._whole_state, own)
+            ended = True
         finally:
             self._settle(maker)
+            if worker is not None:
+                self._log.write(self._whole_state, own, ended=ended)
             maker.close()
         assert self._place is not None
-        self._place = epoch_start(pipeline, self._place, place.epoch + 1)
-        if workers > 1:  # each goes on by itself, with the lanes that it had
-            m = self._place.m + place.m % lanes
-            self._place = replace(self._place, m=m, m_plan=m, m_epoch=m)
+        if workers > 1:
+            self._place = next_epoch(pipeline, self._place, place.m)
+        else:
+            self._place = epoch_start(pipeline, self._place, place.epoch + 1)
+
+    def _begin_here(self) -> Place:
+        state = self._given_by_workers()
+        if state is not None:
+            self._forget()
+            self._saved = state
+        return self._begin(1)
+
+    def _given_by_workers(self) -> State | None:
+        """Where workers of a DataLoader's have got to, since we were last here ourselves."""
+        pages = self._log.latest()
+        return together(pages, self._opened()) if pages else None
+
+    def _begin_worker(self, number: int, workers: int) -> Place:
+        """In a worker of a DataLoader's: where those before it were."""
+        before = self._log.of(number, workers)
+        if isinstance(before, list):
+            self._saved = together(before, self._opened())
+        if before is None or isinstance(before, list):
+            place = self._begin(workers)
+        else:
+            self._pipeline, place = before.opened(self._opened())
+            self._place, self._saved, self._loader = place, None, None
+        self._log.open(number, workers, place.m)
+        return place
 
     def _settle(self, maker: Maker | None = None) -> Place | None:
         """Where we are, written down: what a lane knows of itself costs time, so not at each sample. `maker`: only if
@@ -295,7 +330,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
             dataset.loader(4, pack="best_fit", seq_len=4096, media_tokens={"image": 576})
         """
-        state = self._saved if self._loader is None else self._loader.state_dict()
+        state = self._given_by_workers() or (self._saved if self._loader is None else self._loader.state_dict())
         if state is None and self._settle() is not None:
             state = self._state()
         recipe, samples = replace(self._recipe, batch_size=batch_size), replace(self._samples, together=True)
@@ -322,12 +357,22 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         known = [lane if self._own is None or i in self._own else None for i, lane in enumerate(place.lanes)]
         return saved_of(self._opened(), place, known).to_state([])
 
+    def _whole_state(self) -> State:
+        place = self._settle()
+        assert place is not None
+        return saved_of(self._opened(), place).to_state([])
+
     @property
     def _streaming_state(self) -> dict[str, Any]:
         """Counts for people; `headrace` is what a resume needs. Of several ranks or workers, what this one gave."""
         if self._loader is not None:
             view = streaming_view(self._loader.pipeline, self._loader.place)
             return {**view, "headrace": self._loader.state_dict(gather=False)}
+        if (state := self._given_by_workers()) is not None:
+            saved = Saved.from_state(state)
+            pipeline = self._opened().resumed(saved.facts, saved.size)
+            lanes = len(saved.lanes)
+            return {**streaming_view(pipeline, placed(saved, pipeline, lanes, lanes)), "headrace": state}
         if self._saved is not None:
             self._begin(1)
         place = self._settle()
@@ -344,7 +389,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
     def _load_streaming_state(self, path: str | Path) -> None:
         """Goes there at the next `iter()`. Also states that only have `dataset_positions: {name: rows}`."""
-        state = _read(Path(path))
+        state = read_state(Path(path))
         inner = state.get("headrace", state)
         if isinstance(inner, dict) and "lanes" not in inner:
             positions(inner, [part.name for part in self._recipe.parts])
@@ -352,33 +397,3 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             Saved.from_state(inner)
         self._forget()
         self._saved = inner
-
-
-def _is_missing(path: Path) -> bool:
-    """A link that leads nowhere, or a folder that may not be looked into, is no reason to begin anew."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        pass  # reading it says why
-    return False
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(read_whole(path, LARGEST_STATE))
-    except (OSError, ValueError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise StateError(f"state file unreadable: {shown(path)} ({shown(why)}); nothing was changed") from error
-    if not isinstance(found, dict):
-        raise StateError(
-            f"{shown(path)}: a state is a JSON object, this is {type(found).__name__}; nothing was changed"
-        )
-    return found
-
-
-def _name(tokenizer: Any) -> str:
-    if isinstance(tokenizer, str | Path):
-        return str(tokenizer)
-    return str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)

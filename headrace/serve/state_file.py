@@ -1,0 +1,36 @@
+"""State files of `TrueStreamingDataset`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import StateError, shown
+from headrace.files import read_whole
+
+LARGEST_STATE = 64 << 20
+
+
+def is_missing(path: Path) -> bool:
+    """A link that leads nowhere, or a folder that may not be looked into, is no reason to begin anew."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass  # reading it says why
+    return False
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_whole(path, LARGEST_STATE))
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise StateError(f"state file unreadable: {shown(path)} ({shown(why)}); nothing was changed") from error
+    if not isinstance(found, dict):
+        raise StateError(
+            f"{shown(path)}: a state is a JSON object, this is {type(found).__name__}; nothing was changed"
+        )
+    return found
