@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from media_files import encoded, photo, tone
-from streaming import RATE, World, code_row, named, names_in, vision_row, write_lines, write_table
+from streaming import RATE, World, code_row, film_row, named, names_in, picture, vision_row, write_lines, write_table
 
 import headrace
 from headrace.errors import DataError, HeadraceError, SpecError
@@ -343,6 +343,31 @@ def test_samples_that_are_cut_are_counted(world: World) -> None:
     cut = sum(int(mask.sum() == 150) for batch in loader for mask in batch["attention_mask"])
     stats = loader.stats()
     assert (stats["samples"], stats["samples_truncated"]) == (18, cut // 2)
+
+
+@pytest.mark.parametrize("learn", ["all", "assistant"])
+@pytest.mark.parametrize(("length", "there"), [(12, 0), (60, 1), (150, 2), (600, 3)])
+def test_media_that_stand_where_a_sample_is_cut_go_with_it(world: World, learn: str, length: int, there: int) -> None:
+    def films(row: Any, tokens: Any) -> Any:
+        mark = tokens["image_start"] + tokens["image_end"]
+        user = f"{tokens['user_start']}{'word ' * 3}{tokens['user_end']}"
+        said = f"{tokens['assistant_start']}{'yes ' * 5}{mark}{'word ' * 20}{tokens['assistant_end']}"
+        images = [picture(i) for i in range(3)]
+        return {"text": user + said * 3, "images": images, "video": film_row(0)["video"], "dtype": "vision"}
+
+    dataset = world.memory({"a": named("a")}).make(
+        functions={"code": films}, max_per_epoch=1, max_length=length, learn=learn
+    )
+    if learn == "assistant" and length == 12:
+        with pytest.raises(HeadraceError, match="gave no sample"):
+            next(iter(dataset))
+        return
+    sample = next(iter(dataset))
+    marks = world.text(sample).count(TOKENS["image_start"] + TOKENS["image_end"])
+    assert marks == there
+    found = sample.get("images", [])
+    assert len([found] if there == 1 else found) == there
+    assert "videos" in sample  # no mark says where it stands
 
 
 def test_what_a_loader_cut_is_known_to_its_dataset(world: World) -> None:

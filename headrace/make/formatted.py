@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.address import Address
 from headrace.errors import DataError, HeadraceError, NotAllowed, shown
 from headrace.fetch.block import RowBlock
+from headrace.make.cut import ends_of_media, marks_of, without_cut
 from headrace.make.draft import rendered
 from headrace.make.prepare import Samples
 from headrace.make.sample import ERROR, MEDIA_STOP, Sample, has_media
@@ -39,6 +41,8 @@ class Rendering:
     """Writes conversations; None: the formatter's own text is taken."""
     media_stops: bool = False
     """Whether to find out which tokens come after the last of a sample's media."""
+    room: int | None = None
+    """Tokens of a sample that are given, where its end is cut off."""
 
 
 class Formatted:
@@ -164,6 +168,7 @@ class Formatted:
         loss = np.zeros(len(ids), dtype=np.bool_)
         for start, stop in one.get(_SPANS, ()):
             loss |= (places[:, 0] < stop) & ((places[:, 1] > start) | (places[:, 0] >= start))
+        one = self._fitted(one, len(ids), partial(_tokens_before, places))
         return self._sample(one, ids, loss, _tokens_before(places, one.get(_STOP)))
 
     def _by_segments(self, several: Sequence[dict[str, Any]]) -> list[Sample | None]:
@@ -175,15 +180,31 @@ class Formatted:
         stops = {id(one): _tokens_before(places, one.get(_STOP)) for one, (_, places) in self._placed(in_one)}
         made = []
         for one, segments in zip(several, parts, strict=True):
-            if len(segments) == 1 and segments[0][1]:
-                made.append(self._sample(one, next(ids), None, stops.get(id(one))))
-                continue
             tokens = [next(ids) for _ in segments]
             sizes = [len(part) for part in tokens]
             loss = np.repeat([learned for _, learned in segments], sizes)
             stop = stops.get(id(one), None if len(segments) == 1 else _sizes_before(segments, sizes, one.get(_STOP)))
-            made.append(self._sample(one, np.concatenate(tokens), loss, stop))
+            one = self._fitted(one, sum(sizes), partial(self._tokens_in, segments, sizes))
+            made.append(self._sample(one, tokens[0] if len(tokens) == 1 else np.concatenate(tokens), loss, stop))
         return made
+
+    def _tokens_in(self, segments: Sequence[tuple[str, bool]], sizes: Sequence[int], stop: int) -> int:
+        """Tokens of the segments up to a character."""
+        at = tokens = 0
+        for (text, _), size in zip(segments, sizes, strict=True):
+            if stop <= at + len(text):
+                ((_, places),) = self._tokenizer.encode_with_places([text])
+                return tokens + (_tokens_before(places, stop - at) or 0)
+            at, tokens = at + len(text), tokens + size
+        return tokens
+
+    def _fitted(self, one: dict[str, Any], size: int, tokens_before: Callable[[int], int | None]) -> dict[str, Any]:
+        """Without the media that stand where it will be cut off."""
+        room, template = self._rendering.room, self._rendering.template
+        if room is None or size <= room or not has_media(one):
+            return one
+        marks = marks_of(self._tokens) if template is None else template.marks
+        return without_cut(one, ends_of_media(one["text"], marks), tokens_before, room)
 
     def _stops(self, one: dict[str, Any]) -> bool:
         return self._rendering.media_stops and one.get(_STOP) is not None and has_media(one)
@@ -191,7 +212,7 @@ class Formatted:
     def _sample(
         self, one: dict[str, Any], tokens: NDArray[np.int32], loss: NDArray[np.bool_] | None, stop: int | None
     ) -> Sample | None:
-        idle = loss is not None and not loss.any() and one.get("is_training") is not False
+        idle = loss is not None and not loss[: self._rendering.room].any() and one.get("is_training") is not False
         if (idle or not len(tokens)) and ERROR not in one:
             return None
         extras = {name: value for name, value in one.items() if name not in _TEXTS}

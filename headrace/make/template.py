@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.errors import DataError, SpecError, shown
+from headrace.make.draft import placeholder
 from headrace.make.load import INSTALL
 from headrace.make.messages import MEDIA, Message, Ways, messages_of, tools_in
 from headrace.make.tokens import token
@@ -149,6 +150,11 @@ class Template:
         return text, spans
 
     # --- media
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What stands in a text for a medium of each kind."""
+        return {kind: self.ways.media.get(kind) or placeholder(self.tokens, kind) for kind in MEDIA}
 
     def _media_stop(self, text: str) -> int | None:
         return media_stop(text, self.tokens, [mark for mark in self.ways.media.values() if mark])

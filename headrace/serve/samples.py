@@ -69,7 +69,12 @@ class Samples:
             shape.formatter,
             self.tokens,
             tokenizer,
-            Rendering(learn_all=self.learn_all, template=self.template, media_stops=self.packing is not None),
+            Rendering(
+                learn_all=self.learn_all,
+                template=self.template,
+                media_stops=self.packing is not None,
+                room=self.finish.max_length if self.packing is None else None,
+            ),
             group_by=shape.group_by,
             keep_errors=self.faults.policy == "skip",
         )
@@ -78,7 +83,8 @@ class Samples:
         """Changes with what makes the rows of a source ready. Of code, the name stands for it."""
         shape = self.shapes[i]
         name = getattr(shape.formatter, "__qualname__", type(shape.formatter).__qualname__)
-        parts = [name, str(shape.group_by), str(self.learn_all), *(f"{k}={v}" for k, v in sorted(self.tokens.items()))]
+        learned = "True" if self.learn_all else f"False {self.finish.max_length if self.packing is None else None}"
+        parts = [name, str(shape.group_by), learned, *(f"{k}={v}" for k, v in sorted(self.tokens.items()))]
         text = "\n".join([*parts, self.template.mark] if self.template is not None else parts)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
