@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from formatting import T, bare, learned, one, run
+
+from headrace.sequence.finish import several
 
 IMAGE = T["image_start"] + T["image_end"]
 VIDEO = T["video_start"] + T["video_end"]
@@ -97,6 +100,51 @@ def test_a_video_is_whatever_refers_to_it_best(row: dict[str, Any], video: Any, 
     sample = one("video", {**row, "question": "q", "answer": "a"})
     assert sample["video"] == video
     assert sample["media_status"] == {"video": status}
+
+
+MP4, PNG = b"\x00\x00\x00\x18ftypmp42", b"\x89PNG\r\n\x1a\n"
+FILM, FRAME = {"bytes": MP4, "path": "a.mp4"}, {"bytes": PNG, "path": "a.mp4.png"}
+
+
+@pytest.mark.parametrize(
+    "videos",
+    [
+        [MP4, MP4],
+        [FILM, FILM],
+        [{"bytes": MP4, "path": None}, {"bytes": None, "path": "b.webm"}],
+        [{"bytes": b"?", "path": "a.mp4"}, {"bytes": b"?", "path": "b.mkv"}],
+        ["a.mp4", "b"],
+        ["https://h/a?x=1.png", "https://h/b.mp4"],
+        [[PNG, PNG], [PNG]],
+        [["1.jpg", "2.jpg"], ["3.jpg"]],
+        [np.zeros((2, 4, 4, 3), np.uint8), np.zeros((3, 4, 4, 3), np.uint8)],
+    ],
+)
+def test_a_list_of_videos_is_several_videos(videos: list[Any]) -> None:
+    sample = one("video", asked("<video>", "and <video>", images=videos, column="videos"))
+    assert sample["videos"] == videos
+    assert sample["text"].startswith(f"<|user|>{VIDEO}<|/user|><|user|>and {VIDEO}<|/user|>")
+    assert several("video", "videos", videos) == several("video", "gen_videos", videos) == videos
+    assert one("video", {"videos": videos[:1], "question": "q", "answer": "a"})["video"] is videos[0]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [PNG, PNG],
+        [FRAME, FRAME],
+        [{"bytes": PNG, "path": "cut_from.mp4"}],
+        [{"bytes": None, "path": "1.jpg"}],
+        ["1.jpg", "2.jpg"],
+        [np.zeros((4, 4, 3), np.uint8)] * 2,
+        [[[[0, 0, 0]]], [[[9, 9, 9]]]],
+    ],
+)
+def test_a_list_of_images_is_one_video(frames: list[Any]) -> None:
+    sample = one("video", asked("<video>", images=frames, column="videos"))
+    assert sample["video"] is frames
+    assert several("video", "video", frames) == several("video", "gen_videos", frames) == [frames]
+    assert one("generation", {"prompt": "p", "video": frames})["gen_videos"] is frames
 
 
 def test_a_clip_says_from_where_to_where() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.fetch.media.likely import is_frames
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Kind, Piece, Turn
 from headrace.make.values import is_media, listed, media_list
@@ -28,13 +29,8 @@ def videos_of(row: Row) -> list[Any]:
     for name in mapped or names:
         found = row.find(name)
         if is_media(found):
-            return media_list(found) if not _is_frames(found) else [found]
+            return [found] if is_frames(found) else media_list(found)
     return []
-
-
-def _is_frames(value: Any) -> bool:
-    """A list of images is one video."""
-    return isinstance(value, list) and all(not isinstance(item, str) for item in value)
 
 
 def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str] = ()) -> list[Turn]:
