@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from formatting import T, bare, learned, one, run
 
+from headrace.errors import DataError
 from headrace.sequence.finish import several
 
 IMAGE = T["image_start"] + T["image_end"]
@@ -58,9 +59,13 @@ def test_a_mark_without_an_image_stays_a_word() -> None:
     assert "The tag <image> is old." in one("conversation", asked("The tag <image> is old."))["text"]
 
 
-def test_a_part_without_an_image_shows_nothing() -> None:
-    sample = one("vision", asked([{"type": "image"}, {"type": "text", "text": "What?"}]))
-    assert bare(sample["text"]) == "·What?··a·"
+@pytest.mark.parametrize("name", ["vision", "conversation", "tool_use"])
+def test_a_part_that_the_row_has_no_image_for_is_an_error(name: str) -> None:
+    parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
+    with pytest.raises(DataError, match="stands for image, and the row has none"):
+        run(name, asked(parts))
+    with pytest.raises(DataError, match="stands for image, and the row has 1, all taken"):
+        run(name, asked([*parts, *parts], images=[b"1"]))
 
 
 def test_the_mark_for_images_stands_for_the_video_of_a_video_row() -> None:

@@ -137,6 +137,10 @@ class Row(Mapping[str, Any]):
         """Whether the map says anything about it, be it that there is none."""
         return name in self._fields
 
+    @property
+    def has_map(self) -> bool:
+        return bool(self._fields)
+
     def _check(self) -> None:
         wanted = columns_of(self._fields, self._data)
         if wanted or all(not path or path.startswith("=") for path in self._fields.values()):

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headrace.make.calls import calls_of
 from headrace.make.spans import bare_thought, split_spans
-from headrace.make.values import as_text, listed, whole
+from headrace.make.values import as_text, is_empty, listed, whole
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Kind: TypeAlias = Literal[
@@ -153,7 +153,7 @@ def _message(item: Any) -> list[Turn]:
     pieces, results = _content(content, role)
     if role == "assistant":
         pieces = [*_thoughts(item, pieces), *pieces, *_calls(item)]
-    found = [Turn("tool", (Piece("text", text),)) for text in results]
+    found = [Turn("tool", result) for result in results]
     if pieces or not results:
         found.append(Turn(role, tuple(pieces), is_learned(item)))
     return found
@@ -212,18 +212,18 @@ def _thoughts(item: Mapping[Any, Any], pieces: list[Piece]) -> list[Piece]:
     return [Piece("think", bare_thought(thought))]
 
 
-def _content(content: Any, role: Role) -> tuple[list[Piece], list[str]]:
+def _content(content: Any, role: Role) -> tuple[list[Piece], list[tuple[Piece, ...]]]:
     """The pieces of a content, and results of tools that stand among them."""
     if isinstance(content, Mapping):
         content = content.get("parts", [content])
     if not isinstance(content, list | tuple):
         return list(turn(role, as_text(content)).pieces), []
     pieces: list[Piece] = []
-    results: list[str] = []
+    results: list[tuple[Piece, ...]] = []
     for part in content:
         if isinstance(part, Mapping) and part.get("type") == "tool_result":
             inner, _ = _content(part.get("content"), "tool")
-            results.append("".join(piece.text for piece in inner))
+            results.append(tuple(inner))
         else:
             pieces += _part(part, role)
     return pieces, results
@@ -232,7 +232,7 @@ def _content(content: Any, role: Role) -> tuple[list[Piece], list[str]]:
 def _part(part: Any, role: Role) -> list[Piece]:
     if not isinstance(part, Mapping):
         return list(turn(role, as_text(part)).pieces)
-    kind = as_text(part.get("type"))
+    kind = as_text(part.get("type")) or next((key for key in _MEDIA_TYPES if not is_empty(part.get(key))), "")
     if kind in _MEDIA_TYPES:
         return [Piece(_MEDIA_TYPES[kind], "", _media(part, kind), whole(part.get("index")))]
     if kind == "tool_use":
@@ -249,6 +249,6 @@ def _media(part: Mapping[Any, Any], kind: str) -> Any:
         value = part.get(key)
         if isinstance(value, Mapping) and isinstance(value.get("url"), str):
             return value["url"]
-        if value is not None:
+        if not is_empty(value) and not (isinstance(value, Mapping) and all(map(is_empty, value.values()))):
             return value
     return None

@@ -10,6 +10,7 @@ from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of
+from headrace.make.formatters.media import KINDS, with_media
 from headrace.make.messages import Ways, messages_of
 from headrace.make.spans import bare_thought
 from headrace.make.tokens import TOKENS
@@ -23,7 +24,7 @@ _NO_INPUT = frozenset({"", "not applicable", "n/a", "<noinput>"})
 def chat_sample(row: Row, tokens: Tokens, dtype: str) -> Formatted | None:
     """The row's conversation as a sample; None where there is none, or no answer in it."""
     draft = Draft(tokens)
-    draft.turns(chat_turns(row))
+    draft.turns(with_media(row, chat_turns(row)))
     return draft.sample(dtype, is_training=flag_of(row))
 
 
@@ -101,7 +102,8 @@ def _after(thought: Any, turns: list[Turn]) -> list[Turn]:
 
 def chat_messages(sample: Mapping[str, Any], fields: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """A row's conversation as the messages that chat templates take; [] where it has none. Tools stand in its text."""
-    turns = chat_turns(sample if isinstance(sample, Row) else Row(sample, fields))
+    row = sample if isinstance(sample, Row) else Row(sample, fields)
+    turns = with_media(row, chat_turns(row))
     return [message for message, _ in messages_of(turns, TOKENS, Ways())]
 
 
@@ -112,8 +114,10 @@ def with_system(row: Row, turns: list[Turn]) -> list[Turn]:
     """The row's system text and tools, each told once, also where the first turn tells them again."""
     given = row.find("system")
     system = given.strip().removeprefix("SYSTEM:").strip() if isinstance(given, str) else ""
+    shown: tuple[Piece, ...] = ()
     if turns and turns[0].role == "system":
         first = turns[0].text
+        shown = tuple(piece for piece in turns[0].pieces if piece.kind in KINDS)
         system = first if system in first else system if first.strip() in system else joined(system, first)
         turns = turns[1:]
     tools = tools_of(row.find("tools"))
@@ -121,4 +125,4 @@ def with_system(row: Row, turns: list[Turn]) -> list[Turn]:
     if tools and not shows_tools(system, tools):
         told = f"{TOOLS}\n{tools_text(tools)}"
         pieces = (*pieces, Piece("tools", f"\n\n{told}" if pieces else told, tools))
-    return [Turn("system", pieces), *turns] if pieces else turns
+    return [Turn("system", (*shown, *pieces)), *turns] if pieces or shown else turns

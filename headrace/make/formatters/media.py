@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import Any
 
-from headrace.fetch.media.likely import is_frames
+from headrace.errors import DataError
+from headrace.fetch.media.likely import is_frames, named_kind
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Kind, Piece, Turn
-from headrace.make.values import is_media, listed, media_list
+from headrace.make.values import as_text, is_media, listed, media_list, media_status
 
-_MARKS: dict[str, str] = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
+_MARKS: dict[Kind, str] = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
+_FIELDS: dict[Kind, tuple[str, ...]] = {
+    "image": ("images", "image", "image_url"),
+    "video": ("video", "video_path", "video_url", "video_id"),
+    "audio": ("audios", "audio"),
+}
+"""The fields that a map may name media of each kind by."""
+KINDS = tuple(_MARKS)
+_MARKED: dict[Kind, Sequence[str]] = {kind: (mark,) for kind, mark in _MARKS.items()}
+
+
+# --- what a row has
 
 
 def images_of(row: Row) -> list[Any]:
@@ -24,20 +37,82 @@ def images_of(row: Row) -> list[Any]:
 
 def videos_of(row: Row) -> list[Any]:
     """The row's videos: the bytes, else a file, else an address, else a name."""
-    names = ("video", "video_path", "video_url", "video_id")
-    mapped = [name for name in names if row.is_mapped(name)]
-    for name in mapped or names:
-        found = row.find(name)
-        if is_media(found):
-            return [found] if is_frames(found) else media_list(found)
-    return []
+    _, found = _first(row, "video")
+    return [found] if is_frames(found) else media_list(found)
 
 
-def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str] = ()) -> list[Turn]:
+def _first(row: Row, kind: Kind) -> tuple[str, Any]:
+    """The first field that has media, and what it has; of the fields that the map names, if it names any."""
+    mapped = [name for name in _FIELDS[kind] if row.is_mapped(name)]
+    found = ((name, row.find(name)) for name in mapped or _FIELDS[kind])
+    return next(((name, value) for name, value in found if is_media(value)), ("", None))
+
+
+def audios_of(row: Row) -> list[Any]:
+    """The row's recordings. Numbers in a list are the samples of one; lists of numbers are its channels, unless the
+    field holds several."""
+    name, found = _first(row, "audio")
+    return [found] if name != "audios" and _is_wave(found) else media_list(found)
+
+
+def _is_wave(value: Any) -> bool:
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, Number)
+
+
+_LOOK: dict[Kind, Callable[[Row], list[Any]]] = {"image": images_of, "video": videos_of, "audio": audios_of}
+
+
+# --- where it stands in a conversation
+
+
+def with_media(row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] | None = None) -> list[Turn]:
+    """The conversation with all media that it speaks of, or else that the row has for it. `given`: what it is about."""
+    given = given or {}
+    alone = not any(given.values())
+    found = {kind: given[kind] if kind in given else _media_for(row, turns, kind, alone) for kind in _MARKS}
+    # Sets of videos keep the mark that was made for images.
+    marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
+    placed = list(turns)
+    for kind in reversed(_MARKS):
+        placed = place(placed, kind, found[kind], marks[kind])
+    return placed
+
+
+def _media_for(row: Row, turns: Sequence[Turn], kind: Kind, alone: bool) -> list[Any]:
+    """What the map names, or the turns stand for; without both, what is kept under the very name of its kind, unless
+    the turns are about something else."""
+    if any(row.is_mapped(name) for name in _FIELDS[kind]) or _is_spoken_of(turns, kind):
+        return _LOOK[kind](row)
+    if row.has_map or not alone:
+        return []
+    value = row.find(kind, kind, f"{kind}s")
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    name = first.get("path") if isinstance(first, Mapping) and media_status(first) != "data" else first
+    return _LOOK[kind](row) if is_media(value) and (_is_data(name) or named_kind(as_text(name)) == kind) else []
+
+
+def _is_data(value: Any) -> bool:
+    return not isinstance(value, str) and media_status(value) == "data"
+
+
+def _is_spoken_of(turns: Sequence[Turn], kind: Kind) -> bool:
+    mark = _MARKS[kind]
+    return any(
+        (piece.kind == kind and piece.data is None)
+        or (piece.kind == "text" and one.role != "assistant" and mark in piece.text)
+        for one in turns
+        for piece in one.pieces
+    )
+
+
+def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str]) -> list[Turn]:
     """The conversation with its media in place: where a part or a mark in the text stands for them, the rest before
     the first question. A mark that nothing is left for stays a text."""
+    if not media and not any(piece.kind == kind for one in turns for piece in one.pieces):
+        return list(turns)
     waiting = list(media)
-    marks = marks or (_MARKS[kind],)
     found = [Turn(one.role, tuple(_placed(one, kind, media, waiting, marks)), one.learned) for one in turns]
     if not waiting:
         return found
@@ -53,8 +128,7 @@ def _placed(turn: Turn, kind: Kind, media: list[Any], waiting: list[Any], marks:
     pieces: list[Piece] = []
     for piece in turn.pieces:
         if piece.kind == kind and piece.data is None:
-            value = _numbered(piece, media, waiting)
-            pieces += [piece._replace(data=value)] if value is not None else []
+            pieces.append(piece._replace(data=_numbered(piece, media, waiting)))
         elif piece.kind == "text" and turn.role != "assistant":
             pieces += _marked(piece.text, kind, waiting, marks)
         else:
@@ -70,7 +144,13 @@ def _numbered(piece: Piece, media: list[Any], waiting: list[Any]) -> Any:
         if at is not None:
             waiting.pop(at)
         return value
-    return waiting.pop(0) if waiting else None
+    if not waiting:
+        which = "" if piece.number is None else f", number {piece.number}"
+        raise DataError(
+            f"a part of the conversation stands for {piece.kind}{which}, and the row has "
+            + (f"{len(media)}, all taken by the parts before it" if media else "none under any name that is known")
+        )
+    return waiting.pop(0)
 
 
 def _marked(text: str, kind: Kind, waiting: list[Any], marks: Sequence[str]) -> list[Piece]:

@@ -9,6 +9,7 @@ from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import listed_turns, with_system
+from headrace.make.formatters.media import with_media
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import as_text, is_empty, joined, listed, parsed
 
@@ -21,7 +22,7 @@ def format_tool_use(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     turns = [_called(one) for one in listed_turns(row)] or _asked(row)
     if turns:
         draft = Draft(tokens)
-        draft.turns(with_system(row, turns))
+        draft.turns(with_media(row, with_system(row, turns)))
         yield draft.sample("tool_use", is_training=flag_of(row))
     else:
         yield text_sample(row, tokens, "tool_use", row.text("text"))
