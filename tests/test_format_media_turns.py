@@ -9,6 +9,8 @@ from formatting import T, learned, one, run
 
 from headrace.make.formatters import chat_messages
 from headrace.make.formatters.code import SYSTEM
+from headrace.make.messages import Ways, messages_of
+from headrace.make.turns import Piece, Turn
 
 CHATS = ["conversation", "tool_use", "code", "chain_of_thought", "code_execution", "git_operations", "agentic"]
 CHATS += ["anti_hallucination", "document", "vision", "video"]
@@ -113,6 +115,13 @@ def test_a_system_turn_keeps_its_pictures() -> None:
 def test_messages_for_templates_have_their_media() -> None:
     row = asked(parts("image"), images=[DATA["image"]])
     assert chat_messages(row)[0]["content"] == f"{SHOWN['image']}What?"
+
+
+def test_results_keep_their_pictures_where_a_template_has_no_tools() -> None:
+    turns = [Turn("tool", (Piece("text", "Seen:"), Piece("image", "", DATA["image"]), Piece("text", "!")))]
+    ((message, _),) = messages_of(turns, T, Ways(results=False, media={"image": "<image>"}))
+    start, end = ({"type": "text", "text": text} for text in (f"{T['tool_result']}Seen:", f"!{T['tool_result_end']}"))
+    assert message == {"role": "user", "content": [start, {"type": "image"}, end]}
 
 
 def test_code_about_a_picture_has_its_system_text_first() -> None:
