@@ -157,7 +157,39 @@ def test_a_clip_says_from_where_to_where() -> None:
     assert one("video", row, {"caption": "sentence", "clip": "segment"})["clip"] == [1.5, 4.0]
 
 
+@pytest.mark.parametrize("column", ["image_url", "img_url", "image_urls"])
+def test_an_image_may_be_named_by_its_address(column: str) -> None:
+    values: list[Any] = ["https://h/i.png", ["https://h/i.png"], {"url": "https://h/i.png"}]
+    for value in values:
+        for row in ({"question": "q", "answer": "a"}, {"caption": "a"}, asked("<image>q")):
+            sample = one("vision", {**row, column: value})
+            assert sample["image"] == "https://h/i.png"
+            assert sample["media_status"] == {"image": "url"}
+    assert one("conversation", {**asked("<image>q"), column: "https://h/i.png"})["image"] == "https://h/i.png"
+    assert one("generation", {"prompt": "p", column: "https://h/i.png"})["gen_images"] == "https://h/i.png"
+
+
+def test_data_come_before_an_address_and_a_link_is_none() -> None:
+    row = {"question": "q", "answer": "a", "image_url": "https://h/i.png"}
+    assert one("vision", {**row, "image": b"i"})["image"] == b"i"
+    for name in ("document", "code", "conversation"):
+        assert "media_status" not in one(name, row)
+    assert "media_status" not in one("vision", {"question": "q", "answer": "a", "url": "https://h/page"})
+    assert "media_status" not in one("vision", row, {"image": "", "question": "question", "answer": "answer"})
+
+
 # --- speech
+
+
+def test_a_recording_may_be_named_by_its_address() -> None:
+    row = {"audio_url": "https://h/a.wav", "audio_id": "7", "text": "t"}
+    assert one("voice_asr", row)["audio"] == "https://h/a.wav"
+    assert one("voice_tts", row)["target_audio"] == "https://h/a.wav"
+    assert one("voice_asr", {**row, "audio": b"a"})["audio"] == b"a"
+    assert (
+        one("conversation", asked("<audio>?", images="https://h/a.wav", column="audio_url"))["audio"]
+        == row["audio_url"]
+    )
 
 
 def test_speech_without_audio_or_words_is_no_sample() -> None:

@@ -67,11 +67,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "rationale": ("rationale", "rationales", "lecture+solution"),
     "qa_pairs": ("texts", "qa_pairs", "qAndA", "qa"),
     "image": ("image", "images", "jpg", "png", "screenshot", "image_path", "image_1..", "page_1.."),
-    "image_url": ("image_url", "img_url"),
+    "image_url": ("image_url", "img_url", "image_urls"),
     "video": ("video", "videos", "mp4", "video_path", "video_bytes", "frames", "video_data"),
     "video_url": ("video_url", "contentUrl", "Video", "mp4_url", "video_link", "media_url"),
     "video_id": ("video_id", "videoID", "video_name", "video_idx", "clip_id", "meta.video_id", "youtube_id"),
     "audio": ("audio", "speech", "waveform", "audio_path", "wav", "flac", "mp3", "file"),
+    "audio_url": ("audio_url", "audio_urls"),
     "transcript": ("text", "transcript", "sentence", "transcription", "normalized_text", "text_normalized", "raw_text"),
     "spoken": (
         "text_normalized",

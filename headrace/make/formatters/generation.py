@@ -34,7 +34,7 @@ def format_generation(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     if _is_video(row):
         yield from _videos(row, tokens, sources)
         return
-    made = _liked(row, "image") if row.is_mapped("image_a") else _one(row.find("image"), "image")
+    made = _liked(row, "image") if row.is_mapped("image_a") else _image(row)
     for prompt in texts(_prompt(row)):
         yield _sample(row, tokens, "image", prompt, sources, made)
 
@@ -120,6 +120,12 @@ def _liked(row: Row, kind: Made) -> Any:
     if row.is_mapped("video_url") and isinstance(made, str) and media_status(made) == "id":
         return None
     return _one(made, kind)
+
+
+def _image(row: Row) -> Any:
+    """The image that was made: its data, else its address, unless the map speaks of none."""
+    found = row.find("image")
+    return _one(found if is_media(found) or row.has_map else row.find("image_url"), "image")
 
 
 def _score(row: Row, name: str, number: int) -> float:

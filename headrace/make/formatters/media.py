@@ -17,7 +17,7 @@ _MARKS: dict[Kind, str] = {"image": "<image>", "video": "<video>", "audio": "<au
 _FIELDS: dict[Kind, tuple[str, ...]] = {
     "image": ("images", "image", "image_url"),
     "video": ("video", "video_path", "video_url", "video_id"),
-    "audio": ("audios", "audio"),
+    "audio": ("audios", "audio", "audio_url"),
 }
 """The fields that a map may name media of each kind by."""
 KINDS = tuple(_MARKS)
@@ -32,7 +32,19 @@ def images_of(row: Row) -> list[Any]:
     found = media_list(first_of(row, "images", "image"))
     if found or row.is_mapped("image"):
         return found
-    return media_list(row.find("image_url")) if row.is_mapped("image_url") else []
+    return _addresses(row) if row.is_mapped("image_url") else []
+
+
+def pictures_of(row: Row) -> list[Any]:
+    """The same, of a row that is about them: also those that are only named by an address."""
+    found = images_of(row)
+    return found if found or row.is_mapped("image") or row.is_mapped("images") else _addresses(row)
+
+
+def _addresses(row: Row) -> list[Any]:
+    """Images by their addresses, which may stand in structs."""
+    found = media_list(row.find("image_url"))
+    return [one["url"] if isinstance(one, Mapping) and isinstance(one.get("url"), str) else one for one in found]
 
 
 def videos_of(row: Row) -> list[Any]:
@@ -61,7 +73,7 @@ def _is_wave(value: Any) -> bool:
     return isinstance(value, Number)
 
 
-_LOOK: dict[Kind, Callable[[Row], list[Any]]] = {"image": images_of, "video": videos_of, "audio": audios_of}
+_LOOK: dict[Kind, Callable[[Row], list[Any]]] = {"image": pictures_of, "video": videos_of, "audio": audios_of}
 
 
 # --- where it stands in a conversation

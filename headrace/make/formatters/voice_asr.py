@@ -21,7 +21,7 @@ DESCRIBE = "Describe this audio."
 def format_voice_asr(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     """A recording and what is said in it; where a map names a caption, what there is to hear in it; else a conversation
     about it."""
-    audio = first_of(row, "audio", "audio_id")
+    audio = first_of(row, "audio", "audio_url", "audio_id")
     said = as_text(first_of(row, "transcript", "text"))
     described = row.is_mapped("caption") or not said.strip()
     if described:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
-from headrace.make.fields import Row
+from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
 from headrace.make.formatters.media import span_of
 from headrace.make.turns import Piece, Turn, turn
@@ -18,7 +18,7 @@ READ = "Read this text aloud"
 @formatter
 def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     """A text to be read out, in the manner that the row describes."""
-    audio = row.find("audio")
+    audio = first_of(row, "audio", "audio_url")
     spoken = row.text("text") if row.is_mapped("text") else row.text("spoken")
     if row.is_mapped("clean"):
         spoken = cleaner(row.text("clean"))(spoken)
