@@ -181,6 +181,31 @@ def test_data_come_before_an_address_and_a_link_is_none() -> None:
 # --- speech
 
 
+@pytest.mark.parametrize("column", ["sampling_rate", "sample_rate", "sr"])
+@pytest.mark.parametrize("rate", [44100, 44100.0])
+def test_samples_go_with_the_rate_of_their_row(column: str, rate: float) -> None:
+    wave: Any
+    for wave in ([0.1, 0.2], [[0.1, 0.2], [0.3, 0.4]], np.zeros(4, np.float32)):
+        row = {"audio": wave, "text": "t", column: rate, "speaker_ref": wave}
+        wanted = {"array": wave, "sampling_rate": 44100}
+        assert one("voice_asr", row)["audio"] == wanted
+        sample = one("voice_tts", row)
+        assert (sample["target_audio"], sample["speaker_ref"]) == (wanted, wanted)
+        assert one("conversation", {**asked("<audio>?"), **row})["audio"] == wanted
+        assert one("voice_asr", {**row, "audio": {"array": wave, "sampling_rate": None}})["audio"] == wanted
+    waves = {**asked("<audio> or <audio>?"), "audios": [[0.1, 0.2], [0.3]], column: rate}
+    assert one("conversation", waves)["audios"] == [
+        {"array": [0.1, 0.2], "sampling_rate": 44100},
+        {"array": [0.3], "sampling_rate": 44100},
+    ]
+
+
+def test_what_knows_its_own_rate_keeps_it() -> None:
+    for audio in (b"RIFF", BOX, "a.wav", {"array": [0.1], "sampling_rate": 8000}):
+        assert one("voice_asr", {"audio": audio, "text": "t", "sampling_rate": 44100})["audio"] == audio
+    assert one("voice_asr", {"audio": [0.1], "text": "t"})["audio"] == [0.1]
+
+
 def test_a_recording_may_be_named_by_its_address() -> None:
     row = {"audio_url": "https://h/a.wav", "audio_id": "7", "text": "t"}
     assert one("voice_asr", row)["audio"] == "https://h/a.wav"

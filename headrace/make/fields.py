@@ -73,6 +73,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "video_id": ("video_id", "videoID", "video_name", "video_idx", "clip_id", "meta.video_id", "youtube_id"),
     "audio": ("audio", "speech", "waveform", "audio_path", "wav", "flac", "mp3", "file"),
     "audio_url": ("audio_url", "audio_urls"),
+    "sampling_rate": ("sampling_rate", "sample_rate", "sr"),
     "transcript": ("text", "transcript", "sentence", "transcription", "normalized_text", "text_normalized", "raw_text"),
     "spoken": (
         "text_normalized",

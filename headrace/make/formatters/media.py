@@ -11,7 +11,7 @@ from headrace.errors import DataError
 from headrace.fetch.media.likely import is_frames, named_kind
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Kind, Piece, Turn
-from headrace.make.values import as_text, is_media, listed, media_list, media_status
+from headrace.make.values import as_text, is_empty, is_media, listed, media_list, media_status
 
 _MARKS: dict[Kind, str] = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
 _FIELDS: dict[Kind, tuple[str, ...]] = {
@@ -64,13 +64,27 @@ def audios_of(row: Row) -> list[Any]:
     """The row's recordings. Numbers in a list are the samples of one; lists of numbers are its channels, unless the
     field holds several."""
     name, found = _first(row, "audio")
-    return [found] if name != "audios" and _is_wave(found) else media_list(found)
+    several = [found] if name != "audios" and _is_wave(found) else media_list(found)
+    return [with_rate(row, one) for one in several]
+
+
+def with_rate(row: Row, audio: Any) -> Any:
+    """Bare samples with the rate that the row has for them; anything else as it is."""
+    rate = row.find("sampling_rate")
+    if rate is None or isinstance(audio, str | bytes):
+        return audio
+    rate = int(rate) if isinstance(rate, float) and rate.is_integer() else rate
+    if isinstance(audio, Mapping):
+        bare = not is_empty(audio.get("array")) and audio.get("sampling_rate") is None
+        return {**audio, "sampling_rate": rate} if bare else audio
+    return {"array": audio, "sampling_rate": rate} if _is_wave(audio) else audio
 
 
 def _is_wave(value: Any) -> bool:
+    """Samples: numbers in a list, in lists of channels, or in an array."""
     while isinstance(value, list | tuple) and value:
         value = value[0]
-    return isinstance(value, Number)
+    return isinstance(value, Number) or hasattr(value, "__array__")
 
 
 _LOOK: dict[Kind, Callable[[Row], list[Any]]] = {"image": pictures_of, "video": videos_of, "audio": audios_of}

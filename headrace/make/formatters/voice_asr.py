@@ -9,7 +9,7 @@ from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
 from headrace.make.formatters.chat import listed_turns, with_system
-from headrace.make.formatters.media import audios_of, span_of, with_media
+from headrace.make.formatters.media import audios_of, span_of, with_media, with_rate
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import as_text, is_media, texts
 
@@ -21,7 +21,7 @@ DESCRIBE = "Describe this audio."
 def format_voice_asr(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     """A recording and what is said in it; where a map names a caption, what there is to hear in it; else a conversation
     about it."""
-    audio = first_of(row, "audio", "audio_url", "audio_id")
+    audio = with_rate(row, first_of(row, "audio", "audio_url", "audio_id"))
     said = as_text(first_of(row, "transcript", "text"))
     described = row.is_mapped("caption") or not said.strip()
     if described:
