@@ -84,6 +84,12 @@ def test_an_option_that_is_a_number_is_told_from_a_number_of_an_option() -> None
     assert bare(one("vision", {**row, "answer": 0})["text"]).endswith("··A. 3·")
 
 
+def test_the_answer_that_was_agreed_on_comes_before_those_of_each() -> None:
+    answers = [{"answer": "no", "answer_confidence": "maybe", "answer_id": 1}, {"answer": "yes", "answer_id": 2}]
+    row = {"image": b"i", "question": "Is it?", "answers": answers, "multiple_choice_answer": "yes"}
+    assert bare(one("vision", row)["text"]).endswith("··yes·")
+
+
 def test_options_that_the_question_lists_are_not_listed_twice() -> None:
     row = {"video": "v", "question": "Which? (A) Red (B) Blue", "candidates": ["Red", "Blue"], "answer": "Blue"}
     assert bare(one("video", row)["text"]) == "···Which? (A) Red (B) Blue··B. Blue·"

@@ -313,6 +313,29 @@ def test_prompts_and_completions_may_be_messages() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["conversation", "agentic", "code", "tool_use", "chain_of_thought"])
+def test_an_answer_may_have_its_question_in_it(name: str) -> None:
+    turns = [("user", "u"), ("assistant", "a"), ("user", "v"), ("assistant", "b\n\nc")]
+    other = [*turns[:3], ("assistant", "worse")]
+    messages = {"chosen": said(*turns)["messages"], "rejected": said(*other)["messages"]}
+    text = {
+        "chosen": "\n\nHuman: u\n\nAssistant: a\n\nHuman: v\n\nAssistant: b\n\nc",
+        "rejected": "\n\nHuman: u\n\nAssistant: a\n\nHuman: v\n\nAssistant: worse",
+    }
+    for row in (messages, {**messages, "prompt": "u"}, text, {**text, "prompt": "\n\nHuman: u\n\nAssistant:"}):
+        sample = one(name, row)
+        assert bare(sample["text"]) == "·u··a··v··b\n\nc·"
+        assert learned(sample) == "a<|/assistant|>|b\n\nc<|/assistant|>"
+    assert bare(one(name, text, {"messages": "chosen"})["text"]) == "·u··a··v··b\n\nc·"
+
+
+def test_an_answer_without_a_question_needs_one() -> None:
+    assert run("conversation", {"chosen": said(("assistant", "a"))["messages"]}) == []
+    assert run("conversation", {"chosen": "Human: u"}) == []
+    row = {"prompt": "What does this say?", "response": "Human: u\n\nAssistant: a"}
+    assert bare(one("conversation", row)["text"]) == "·What does this say?··Human: u\n\nAssistant: a·"
+
+
 def test_steps_of_an_agent_are_turns() -> None:
     steps = [{"thought": "t", "action": CALL, "observation": "o"}, {"thought": "", "action": "finish", "loss": False}]
     sample = one("agentic", {"task": "q", "trajectory": steps})

@@ -35,6 +35,7 @@ _MEDIA_TYPES: dict[str, Kind] = {
     **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
 }
 _CHAT = re.compile(r"(?:^|\n)[ \t]*(SYSTEM|USER|HUMAN|ASSISTANT|GPT|FUNCTION RESPONSE|FUNCTION|TOOL)[ \t]*:[ \t]*")
+_HUMAN = re.compile(r"(?:^|\n\n)[ \t]*(Human|Assistant):[ \t]*")
 _RESPONSE = re.compile(r"\s*<tool_response>(.*)</tool_response>\s*", re.DOTALL)
 _END_OF_TEXT = re.compile(r"\s*(?:<\|endoftext\|>|<\|im_end\|>|</s>)\s*$")
 
@@ -108,8 +109,9 @@ def alternating(texts: Iterable[Any]) -> list[Turn]:
 
 
 def split_chat(text: str) -> list[Turn]:
-    """A dialogue in one string: `USER: ... ASSISTANT: ... FUNCTION RESPONSE: ...`."""
-    parts = _CHAT.split(text)
+    """A dialogue in one string: `USER: ... ASSISTANT: ... FUNCTION RESPONSE: ...`, or `Human: ... Assistant: ...`."""
+    text = text.lstrip()
+    parts = (_HUMAN if text.startswith("Human:") else _CHAT).split(text)
     found: list[Turn] = []
     for name, said in zip(parts[1::2], parts[2::2], strict=True):
         role = role_of(name)

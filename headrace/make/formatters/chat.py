@@ -55,9 +55,27 @@ def listed_turns(row: Row) -> list[Turn]:
     if not turns:
         prompt = listed(row.find("prompt"))
         turns = turns_of(prompt) if _is_messages(prompt) else []
+    if not turns:
+        turns = _whole_answer(row)
     if turns and not any(one.role == "assistant" for one in turns):
         turns = [*turns, *answer_turns(row)]
     return turns
+
+
+def _whole_answer(row: Row) -> list[Turn]:
+    """The turns of an answer that has its question in it: as messages, or as `Human: ... Assistant: ...`. Where the
+    question is in a column as well, it must be the same."""
+    answer = row.find("response")
+    if isinstance(answer, str):
+        turns = split_chat(answer) if answer.lstrip().startswith("Human:") else []
+    else:
+        answer = listed(answer)
+        turns = turns_of(answer) if _is_messages(answer) else []
+    if not {"user", "assistant"} <= {one.role for one in turns}:
+        return []
+    asked = row.text("prompt").strip()
+    told = [answer] if isinstance(answer, str) else [one.text for one in turns if one.role == "user"]
+    return turns if any(asked in text for text in told) else []
 
 
 def _is_messages(value: Any) -> bool:
