@@ -188,6 +188,49 @@ def test_a_refusal_in_the_place_of_calls_is_a_text() -> None:
     assert run("tool_use", {"query": "q", "answers": "[]"}) == []
 
 
+TOOLED: dict[str, Any] = {"query": "q", "tools": [{"name": "f"}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I cannot help with that.",
+        "I need to know more (which city?)",
+        "You can call f(x) for that.",
+        "Which of them: [a], [b]?",
+        '["I cannot."]',
+        "Use this:\n```python\nf(x)\n```",
+    ],
+)
+def test_a_response_that_is_no_call_is_a_text(text: str) -> None:
+    for column in ("response", "output", "answer"):
+        for row in ({**TOOLED, column: text}, {"query": "q", column: text}):
+            assert one("tool_use", row)["text"].endswith(f"<|assistant|>{text}<|/assistant|>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(x=1)",
+        'tools.get-it(city="Oslo (Norway)")',
+        "f(x=1)\ng(y=2)",
+        '[Get It(a="b"), f(x=1)]',
+        '{"tool": "f", "with": {"x": 1}}',
+        "[{'tool': 'f'}]",
+        '["f(x=1)", "g()"]',
+        "```python\nx = f(1)\ng(x)\n```",
+    ],
+)
+def test_a_response_that_is_written_as_a_call_is_one(text: str) -> None:
+    assert learned(one("tool_use", {**TOOLED, "response": text})) == (
+        f"{T['tool_call']}{text}{T['tool_call_end']}<|/assistant|>"
+    )
+
+
+def test_a_response_without_calls_is_none() -> None:
+    assert run("tool_use", {**TOOLED, "response": "[]"}) == []
+
+
 def test_calls_as_python_writes_them_stay_as_they_are() -> None:
     row = {"conversations": [{"from": "user", "value": "u"}, {"from": "assistant", "value": '[Get It(a="b"), f(x=1)]'}]}
     assert f'{T["tool_call"]}[Get It(a="b"), f(x=1)]{T["tool_call_end"]}' in one("tool_use", row)["text"]
