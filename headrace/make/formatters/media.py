@@ -96,48 +96,51 @@ _LOOK: dict[Kind, Callable[[Row], list[Any]]] = {"image": pictures_of, "video": 
 def with_media(row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] | None = None) -> list[Turn]:
     """The conversation with all media that it speaks of, or else that the row has for it. `given`: what it is about."""
     given = given or {}
-    alone = not any(given.values())
-    found = {kind: given[kind] if kind in given else _media_for(row, turns, kind, alone) for kind in _MARKS}
+    alone, spoken = not any(given.values()), _spoken_of(turns)
+    found = {k: given[k] if k in given else _media_for(row, k, k in spoken, alone) for k in _MARKS}
     # Sets of videos keep the mark that was made for images.
     marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
     placed = list(turns)
     for kind in reversed(_MARKS):
-        placed = place(placed, kind, found[kind], marks[kind])
+        if found[kind] or kind in spoken:
+            placed = place(placed, kind, found[kind], marks[kind])
     return placed
 
 
-def _media_for(row: Row, turns: Sequence[Turn], kind: Kind, alone: bool) -> list[Any]:
-    """What the map names, or the turns stand for; without both, what is kept under the very name of its kind, unless
+def _media_for(row: Row, kind: Kind, spoken: bool, alone: bool) -> list[Any]:
+    """What the turns stand for, or the map names; without both, what is kept under the very name of its kind, unless
     the turns are about something else."""
-    if any(row.is_mapped(name) for name in _FIELDS[kind]) or _is_spoken_of(turns, kind):
+    if spoken or (row.has_map and any(row.is_mapped(name) for name in _FIELDS[kind])):
         return _LOOK[kind](row)
     if row.has_map or not alone:
         return []
     value = row.find(kind, kind, f"{kind}s")
+    if not is_media(value):
+        return []
     first = value[0] if isinstance(value, list | tuple) and value else value
     name = first.get("path") if isinstance(first, Mapping) and media_status(first) != "data" else first
-    return _LOOK[kind](row) if is_media(value) and (_is_data(name) or named_kind(as_text(name)) == kind) else []
+    return _LOOK[kind](row) if _is_data(name) or named_kind(as_text(name)) == kind else []
 
 
 def _is_data(value: Any) -> bool:
     return not isinstance(value, str) and media_status(value) == "data"
 
 
-def _is_spoken_of(turns: Sequence[Turn], kind: Kind) -> bool:
-    mark = _MARKS[kind]
-    return any(
-        (piece.kind == kind and piece.data is None)
-        or (piece.kind == "text" and one.role != "assistant" and mark in piece.text)
-        for one in turns
-        for piece in one.pieces
-    )
+def _spoken_of(turns: Sequence[Turn]) -> set[Kind]:
+    """The kinds that a part without data, or a mark in what is not the assistant's, stands for."""
+    found: set[Kind] = set()
+    for one in turns:
+        for piece in one.pieces:
+            if piece.kind in _MARKS and piece.data is None:
+                found.add(piece.kind)
+            elif piece.kind == "text" and one.role != "assistant" and "<" in piece.text:
+                found.update(kind for kind, mark in _MARKS.items() if mark in piece.text)
+    return found
 
 
 def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str]) -> list[Turn]:
     """The conversation with its media in place: where a part or a mark in the text stands for them, the rest before
     the first question. A mark that nothing is left for stays a text."""
-    if not media and not any(piece.kind == kind for one in turns for piece in one.pieces):
-        return list(turns)
     waiting = list(media)
     found = [Turn(one.role, tuple(_placed(one, kind, media, waiting, marks)), one.learned) for one in turns]
     if not waiting:
