@@ -96,6 +96,17 @@ def test_a_column_that_shows_nothing_is_left_alone() -> None:
     assert one("conversation", asked("What?", pic=b"i"), {"messages": "messages", "image": "pic"})["image"] == b"i"
 
 
+def test_media_that_the_turns_bring_are_not_shown_twice() -> None:
+    row = asked([{"type": "image", "image": DATA["image"]}, {"type": "text", "text": "What?"}], images=[DATA["image"]])
+    assert one("conversation", row)["text"].count(SHOWN["image"]) == 1
+
+
+def test_a_map_may_name_several_videos() -> None:
+    for name in ("video", "conversation"):
+        row = asked("<video> or <video>?", clips=["1.mp4", "2.mp4"])
+        assert one(name, row, {"messages": "messages", "videos": "clips"})["videos"] == ["1.mp4", "2.mp4"]
+
+
 def test_results_of_tools_keep_their_pictures() -> None:
     result = [{"type": "text", "text": "Seen:"}, {"type": "image", "image": DATA["image"]}]
     row = asked([{"type": "tool_result", "tool_use_id": "1", "content": result}])

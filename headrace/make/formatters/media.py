@@ -16,7 +16,7 @@ from headrace.make.values import as_text, is_empty, is_media, listed, media_list
 _MARKS: dict[Kind, str] = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
 _FIELDS: dict[Kind, tuple[str, ...]] = {
     "image": ("images", "image", "image_url"),
-    "video": ("video", "video_path", "video_url", "video_id"),
+    "video": ("video", "videos", "video_path", "video_url", "video_id"),
     "audio": ("audios", "audio", "audio_url"),
 }
 """The fields that a map may name media of each kind by."""
@@ -97,7 +97,7 @@ def with_media(row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] 
     """The conversation with all media that it speaks of, or else that the row has for it. `given`: what it is about."""
     given = given or {}
     alone, spoken = not any(given.values()), _spoken_of(turns)
-    found = {k: given[k] if k in given else _media_for(row, k, k in spoken, alone) for k in _MARKS}
+    found = {k: given[k] if k in given else _media_for(row, turns, k, k in spoken, alone) for k in _MARKS}
     # Sets of videos keep the mark that was made for images.
     marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
     placed = list(turns)
@@ -107,15 +107,15 @@ def with_media(row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] 
     return placed
 
 
-def _media_for(row: Row, kind: Kind, spoken: bool, alone: bool) -> list[Any]:
+def _media_for(row: Row, turns: Sequence[Turn], kind: Kind, spoken: bool, alone: bool) -> list[Any]:
     """What the turns stand for, or the map names; without both, what is kept under the very name of its kind, unless
-    the turns are about something else."""
+    the turns bring their own or are about something else."""
     if spoken or (row.has_map and any(row.is_mapped(name) for name in _FIELDS[kind])):
         return _LOOK[kind](row)
     if row.has_map or not alone:
         return []
     value = row.find(kind, kind, f"{kind}s")
-    if not is_media(value):
+    if not is_media(value) or any(piece.kind == kind for one in turns for piece in one.pieces):
         return []
     first = value[0] if isinstance(value, list | tuple) and value else value
     name = first.get("path") if isinstance(first, Mapping) and media_status(first) != "data" else first
