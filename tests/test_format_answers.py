@@ -15,9 +15,18 @@ ASKED = "Which?\nA. Red\nB. Green\nC. Blue"
 
 
 @pytest.mark.parametrize(
-    "options", [OPTIONS, LETTERED, ["(A) Red", "(B) Green", "(C) Blue"], str(OPTIONS), tuple(OPTIONS)]
+    "options",
+    [
+        OPTIONS,
+        LETTERED,
+        ["(A) Red", "(B) Green", "(C) Blue"],
+        str(OPTIONS),
+        tuple(OPTIONS),
+        {"C": "Blue", "A": "Red", "B": "Green", "D": None},
+        '{"a": "Red", "b": "Green", "c": "Blue"}',
+    ],
 )
-@pytest.mark.parametrize("answer", [2, "2", "C", "c", "(C)", "C.", "Blue", "C. Blue", ["Blue", "blue"]])
+@pytest.mark.parametrize("answer", [2, 2.0, "2", "C", "c", "(C)", "C.", "Blue", "C. Blue", ["Blue", "blue"]])
 @pytest.mark.parametrize("name", ["vision", "video"])
 def test_an_answer_in_any_form_is_the_same_answer(name: str, options: Any, answer: Any) -> None:
     row = {"image": b"i", "video": "v.mp4", "question": "Which?", "options": options, "answer": answer}
@@ -42,16 +51,30 @@ def test_an_answer_in_any_form_is_the_same_answer(name: str, options: Any, answe
         {"choices": OPTIONS, "answer_key": "Blue", "answer_key_position": 2},
         {"options": LETTERED, "answer": "C"},
         {"choices": {"text": OPTIONS, "label": ["A", "B", "C"]}, "answer": "C"},
+        {"choices": {"text": OPTIONS, "label": ["1", "2", "3"]}, "answer": "3"},
+        {"options": {"opa": "Red", "opb": "Green", "opc": "Blue"}, "answer": "opc"},
+        {"options": {"A": "Red", "C": "Green", "E": "Blue"}, "answer": "E"},
+        {"choices": OPTIONS, "answer_index": 2.0},
     ],
 )
 def test_options_are_found_as_list_or_columns(row: dict[str, Any]) -> None:
     assert bare(one("vision", {"image": b"i", "question": "Which?", **row})["text"]) == f"···{ASKED}··C. Blue·"
 
 
-@pytest.mark.parametrize("answer", [3, -1, "-1", None, "", []])
+@pytest.mark.parametrize("answer", [3, -1, "-1", None, "", [], 3.0, -1.0, 1.5])
 def test_without_a_right_answer_there_is_no_sample(answer: Any) -> None:
     fields = {"question": "q", "options": "o", "answer_index": "a", "image": "i"}
     assert run("vision", {"i": b"i", "q": "Which?", "o": OPTIONS, "a": answer}, fields) == []
+
+
+def test_a_number_with_a_point_is_an_option_if_it_is_one_and_else_the_number_of_one() -> None:
+    row: dict[str, Any] = {"image": b"i", "question": "How many?"}
+    row |= {"options": [1.0, 0.0], "answer": 1.0}
+    assert bare(one("vision", row)["text"]).endswith("··A. 1.0·")
+    row |= {"options": ["x", "y"], "answer": 2.0}
+    assert run("vision", row) == []
+    row |= {"options": ["x", "y"], "answer": 1.5}
+    assert bare(one("vision", row)["text"]).endswith("··1.5·")
 
 
 def test_an_option_that_is_a_number_is_told_from_a_number_of_an_option() -> None:
@@ -59,6 +82,12 @@ def test_an_option_that_is_a_number_is_told_from_a_number_of_an_option() -> None
     assert bare(one("vision", row)["text"]).endswith("··B. 2·")
     assert bare(one("vision", row, {"answer_index": "answer"})["text"]).endswith("··C. 1·")
     assert bare(one("vision", {**row, "answer": 0})["text"]).endswith("··A. 3·")
+
+
+def test_the_answer_that_was_agreed_on_comes_before_those_of_each() -> None:
+    answers = [{"answer": "no", "answer_confidence": "maybe", "answer_id": 1}, {"answer": "yes", "answer_id": 2}]
+    row = {"image": b"i", "question": "Is it?", "answers": answers, "multiple_choice_answer": "yes"}
+    assert bare(one("vision", row)["text"]).endswith("··yes·")
 
 
 def test_options_that_the_question_lists_are_not_listed_twice() -> None:

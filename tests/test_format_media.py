@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from formatting import T, bare, learned, one, run
+
+from headrace.errors import DataError
+from headrace.sequence.finish import several
 
 IMAGE = T["image_start"] + T["image_end"]
 VIDEO = T["video_start"] + T["video_end"]
@@ -55,9 +59,13 @@ def test_a_mark_without_an_image_stays_a_word() -> None:
     assert "The tag <image> is old." in one("conversation", asked("The tag <image> is old."))["text"]
 
 
-def test_a_part_without_an_image_shows_nothing() -> None:
-    sample = one("vision", asked([{"type": "image"}, {"type": "text", "text": "What?"}]))
-    assert bare(sample["text"]) == "·What?··a·"
+@pytest.mark.parametrize("name", ["vision", "conversation", "tool_use"])
+def test_a_part_that_the_row_has_no_image_for_is_an_error(name: str) -> None:
+    parts = [{"type": "image"}, {"type": "text", "text": "What?"}]
+    with pytest.raises(DataError, match="stands for image, and the row has none"):
+        run(name, asked(parts))
+    with pytest.raises(DataError, match="stands for image, and the row has 1, all taken"):
+        run(name, asked([*parts, *parts], images=[b"1"]))
 
 
 def test_the_mark_for_images_stands_for_the_video_of_a_video_row() -> None:
@@ -99,12 +107,114 @@ def test_a_video_is_whatever_refers_to_it_best(row: dict[str, Any], video: Any, 
     assert sample["media_status"] == {"video": status}
 
 
+MP4, PNG = b"\x00\x00\x00\x18ftypmp42", b"\x89PNG\r\n\x1a\n"
+FILM, FRAME = {"bytes": MP4, "path": "a.mp4"}, {"bytes": PNG, "path": "a.mp4.png"}
+
+
+@pytest.mark.parametrize(
+    "videos",
+    [
+        [MP4, MP4],
+        [FILM, FILM],
+        [{"bytes": MP4, "path": None}, {"bytes": None, "path": "b.webm"}],
+        [{"bytes": b"?", "path": "a.mp4"}, {"bytes": b"?", "path": "b.mkv"}],
+        ["a.mp4", "b"],
+        ["https://h/a?x=1.png", "https://h/b.mp4"],
+        [[PNG, PNG], [PNG]],
+        [["1.jpg", "2.jpg"], ["3.jpg"]],
+        [np.zeros((2, 4, 4, 3), np.uint8), np.zeros((3, 4, 4, 3), np.uint8)],
+    ],
+)
+def test_a_list_of_videos_is_several_videos(videos: list[Any]) -> None:
+    sample = one("video", asked("<video>", "and <video>", images=videos, column="videos"))
+    assert sample["videos"] == videos
+    assert sample["text"].startswith(f"<|user|>{VIDEO}<|/user|><|user|>and {VIDEO}<|/user|>")
+    assert several("video", "videos", videos) == several("video", "gen_videos", videos) == videos
+    assert one("video", {"videos": videos[:1], "question": "q", "answer": "a"})["video"] is videos[0]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [PNG, PNG],
+        [FRAME, FRAME],
+        [{"bytes": PNG, "path": "cut_from.mp4"}],
+        [{"bytes": None, "path": "1.jpg"}],
+        ["1.jpg", "2.jpg"],
+        [np.zeros((4, 4, 3), np.uint8)] * 2,
+        [[[[0, 0, 0]]], [[[9, 9, 9]]]],
+    ],
+)
+def test_a_list_of_images_is_one_video(frames: list[Any]) -> None:
+    sample = one("video", asked("<video>", images=frames, column="videos"))
+    assert sample["video"] is frames
+    assert several("video", "video", frames) == several("video", "gen_videos", frames) == [frames]
+    assert one("generation", {"prompt": "p", "video": frames})["gen_videos"] is frames
+
+
 def test_a_clip_says_from_where_to_where() -> None:
     row = {"video_path": "v.mp4", "sentence": "cut it", "segment": [1.5, 4.0]}
     assert one("video", row, {"caption": "sentence", "clip": "segment"})["clip"] == [1.5, 4.0]
 
 
+@pytest.mark.parametrize("column", ["image_url", "img_url", "image_urls"])
+def test_an_image_may_be_named_by_its_address(column: str) -> None:
+    values: list[Any] = ["https://h/i.png", ["https://h/i.png"], {"url": "https://h/i.png"}]
+    for value in values:
+        for row in ({"question": "q", "answer": "a"}, {"caption": "a"}, asked("<image>q")):
+            sample = one("vision", {**row, column: value})
+            assert sample["image"] == "https://h/i.png"
+            assert sample["media_status"] == {"image": "url"}
+    assert one("conversation", {**asked("<image>q"), column: "https://h/i.png"})["image"] == "https://h/i.png"
+    assert one("generation", {"prompt": "p", column: "https://h/i.png"})["gen_images"] == "https://h/i.png"
+
+
+def test_data_come_before_an_address_and_a_link_is_none() -> None:
+    row = {"question": "q", "answer": "a", "image_url": "https://h/i.png"}
+    assert one("vision", {**row, "image": b"i"})["image"] == b"i"
+    for name in ("document", "code", "conversation"):
+        assert "media_status" not in one(name, row)
+    assert "media_status" not in one("vision", {"question": "q", "answer": "a", "url": "https://h/page"})
+    assert "media_status" not in one("vision", row, {"image": "", "question": "question", "answer": "answer"})
+
+
 # --- speech
+
+
+@pytest.mark.parametrize("column", ["sampling_rate", "sample_rate", "sr"])
+@pytest.mark.parametrize("rate", [44100, 44100.0])
+def test_samples_go_with_the_rate_of_their_row(column: str, rate: float) -> None:
+    wave: Any
+    for wave in ([0.1, 0.2], [[0.1, 0.2], [0.3, 0.4]], np.zeros(4, np.float32)):
+        row = {"audio": wave, "text": "t", column: rate, "speaker_ref": wave}
+        wanted = {"array": wave, "sampling_rate": 44100}
+        assert one("voice_asr", row)["audio"] == wanted
+        sample = one("voice_tts", row)
+        assert (sample["target_audio"], sample["speaker_ref"]) == (wanted, wanted)
+        assert one("conversation", {**asked("<audio>?"), **row})["audio"] == wanted
+        assert one("voice_asr", {**row, "audio": {"array": wave, "sampling_rate": None}})["audio"] == wanted
+    waves = {**asked("<audio> or <audio>?"), "audios": [[0.1, 0.2], [0.3]], column: rate}
+    assert one("conversation", waves)["audios"] == [
+        {"array": [0.1, 0.2], "sampling_rate": 44100},
+        {"array": [0.3], "sampling_rate": 44100},
+    ]
+
+
+def test_what_knows_its_own_rate_keeps_it() -> None:
+    for audio in (b"RIFF", BOX, "a.wav", {"array": [0.1], "sampling_rate": 8000}):
+        assert one("voice_asr", {"audio": audio, "text": "t", "sampling_rate": 44100})["audio"] == audio
+    assert one("voice_asr", {"audio": [0.1], "text": "t"})["audio"] == [0.1]
+
+
+def test_a_recording_may_be_named_by_its_address() -> None:
+    row = {"audio_url": "https://h/a.wav", "audio_id": "7", "text": "t"}
+    assert one("voice_asr", row)["audio"] == "https://h/a.wav"
+    assert one("voice_tts", row)["target_audio"] == "https://h/a.wav"
+    assert one("voice_asr", {**row, "audio": b"a"})["audio"] == b"a"
+    assert (
+        one("conversation", asked("<audio>?", images="https://h/a.wav", column="audio_url"))["audio"]
+        == row["audio_url"]
+    )
 
 
 def test_speech_without_audio_or_words_is_no_sample() -> None:

@@ -188,6 +188,49 @@ def test_a_refusal_in_the_place_of_calls_is_a_text() -> None:
     assert run("tool_use", {"query": "q", "answers": "[]"}) == []
 
 
+TOOLED: dict[str, Any] = {"query": "q", "tools": [{"name": "f"}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I cannot help with that.",
+        "I need to know more (which city?)",
+        "You can call f(x) for that.",
+        "Which of them: [a], [b]?",
+        '["I cannot."]',
+        "Use this:\n```python\nf(x)\n```",
+    ],
+)
+def test_a_response_that_is_no_call_is_a_text(text: str) -> None:
+    for column in ("response", "output", "answer"):
+        for row in ({**TOOLED, column: text}, {"query": "q", column: text}):
+            assert one("tool_use", row)["text"].endswith(f"<|assistant|>{text}<|/assistant|>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(x=1)",
+        'tools.get-it(city="Oslo (Norway)")',
+        "f(x=1)\ng(y=2)",
+        '[Get It(a="b"), f(x=1)]',
+        '{"tool": "f", "with": {"x": 1}}',
+        "[{'tool': 'f'}]",
+        '["f(x=1)", "g()"]',
+        "```python\nx = f(1)\ng(x)\n```",
+    ],
+)
+def test_a_response_that_is_written_as_a_call_is_one(text: str) -> None:
+    assert learned(one("tool_use", {**TOOLED, "response": text})) == (
+        f"{T['tool_call']}{text}{T['tool_call_end']}<|/assistant|>"
+    )
+
+
+def test_a_response_without_calls_is_none() -> None:
+    assert run("tool_use", {**TOOLED, "response": "[]"}) == []
+
+
 def test_calls_as_python_writes_them_stay_as_they_are() -> None:
     row = {"conversations": [{"from": "user", "value": "u"}, {"from": "assistant", "value": '[Get It(a="b"), f(x=1)]'}]}
     assert f'{T["tool_call"]}[Get It(a="b"), f(x=1)]{T["tool_call_end"]}' in one("tool_use", row)["text"]
@@ -311,6 +354,29 @@ def test_prompts_and_completions_may_be_messages() -> None:
         )
         == "·u··a·"
     )
+
+
+@pytest.mark.parametrize("name", ["conversation", "agentic", "code", "tool_use", "chain_of_thought"])
+def test_an_answer_may_have_its_question_in_it(name: str) -> None:
+    turns = [("user", "u"), ("assistant", "a"), ("user", "v"), ("assistant", "b\n\nc")]
+    other = [*turns[:3], ("assistant", "worse")]
+    messages = {"chosen": said(*turns)["messages"], "rejected": said(*other)["messages"]}
+    text = {
+        "chosen": "\n\nHuman: u\n\nAssistant: a\n\nHuman: v\n\nAssistant: b\n\nc",
+        "rejected": "\n\nHuman: u\n\nAssistant: a\n\nHuman: v\n\nAssistant: worse",
+    }
+    for row in (messages, {**messages, "prompt": "u"}, text, {**text, "prompt": "\n\nHuman: u\n\nAssistant:"}):
+        sample = one(name, row)
+        assert bare(sample["text"]) == "·u··a··v··b\n\nc·"
+        assert learned(sample) == "a<|/assistant|>|b\n\nc<|/assistant|>"
+    assert bare(one(name, text, {"messages": "chosen"})["text"]) == "·u··a··v··b\n\nc·"
+
+
+def test_an_answer_without_a_question_needs_one() -> None:
+    assert run("conversation", {"chosen": said(("assistant", "a"))["messages"]}) == []
+    assert run("conversation", {"chosen": "Human: u"}) == []
+    row = {"prompt": "What does this say?", "response": "Human: u\n\nAssistant: a"}
+    assert bare(one("conversation", row)["text"]) == "·What does this say?··Human: u\n\nAssistant: a·"
 
 
 def test_steps_of_an_agent_are_turns() -> None:

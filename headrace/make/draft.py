@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from headrace.errors import SpecError
+from headrace.errors import DataError, SpecError
 from headrace.make.tokens import token
 from headrace.make.turns import Piece, Role, Turn
 from headrace.make.values import media_status
@@ -87,8 +87,9 @@ class Draft:
         if piece.kind in ("text", "tools"):
             self.put(piece.text, learned)
         elif piece.kind in _LIST_KEYS:
-            if piece.data is not None:
-                self.medium(piece.kind, piece.data)
+            if piece.data is None:
+                raise DataError(f"a part of the conversation stands for {piece.kind}, and nothing was found for it")
+            self.medium(piece.kind, piece.data)
         else:
             start, end = _MARKS[piece.kind]
             learned = learned and piece.kind not in ("result", "error")

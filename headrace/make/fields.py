@@ -54,11 +54,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "answer",
         "response",
         "output",
+        "multiple_choice_answer",
         "answers",
         "label",
         "best_answer",
         "right_answer",
-        "multiple_choice_answer",
         "a",
     ),
     "answers": ("answers",),
@@ -67,11 +67,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "rationale": ("rationale", "rationales", "lecture+solution"),
     "qa_pairs": ("texts", "qa_pairs", "qAndA", "qa"),
     "image": ("image", "images", "jpg", "png", "screenshot", "image_path", "image_1..", "page_1.."),
-    "image_url": ("image_url", "img_url"),
+    "image_url": ("image_url", "img_url", "image_urls"),
     "video": ("video", "videos", "mp4", "video_path", "video_bytes", "frames", "video_data"),
     "video_url": ("video_url", "contentUrl", "Video", "mp4_url", "video_link", "media_url"),
     "video_id": ("video_id", "videoID", "video_name", "video_idx", "clip_id", "meta.video_id", "youtube_id"),
     "audio": ("audio", "speech", "waveform", "audio_path", "wav", "flac", "mp3", "file"),
+    "audio_url": ("audio_url", "audio_urls"),
+    "sampling_rate": ("sampling_rate", "sample_rate", "sr"),
     "transcript": ("text", "transcript", "sentence", "transcription", "normalized_text", "text_normalized", "raw_text"),
     "spoken": (
         "text_normalized",
@@ -136,6 +138,10 @@ class Row(Mapping[str, Any]):
     def is_mapped(self, name: str) -> bool:
         """Whether the map says anything about it, be it that there is none."""
         return name in self._fields
+
+    @property
+    def has_map(self) -> bool:
+        return bool(self._fields)
 
     def _check(self) -> None:
         wanted = columns_of(self._fields, self._data)

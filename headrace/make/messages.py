@@ -111,6 +111,8 @@ def _message(turn: Turn, tokens: Mapping[str, str], ways: Ways) -> Message:
     says = any(
         piece.kind not in ("call", "think") or (piece.kind == "think" and not ways.thoughts) for piece in turn.pieces
     )
+    is_result = turn.role == "tool" and not ways.results
+    say(token(tokens, "tool_result") if is_result else "")
     calls_apart = ways.calls and (ways.words_and_calls or not says)
     for piece in turn.pieces:
         if piece.kind == "think" and ways.thoughts:
@@ -123,10 +125,7 @@ def _message(turn: Turn, tokens: Mapping[str, str], ways: Ways) -> Message:
             parts.extend([{"type": piece.kind}] if piece.data is not None else [])
         else:
             say(_words(piece, tokens))
-    is_result = turn.role == "tool" and not ways.results
-    if is_result:
-        told = "".join(part.get("text", "") for part in parts)
-        parts = [{"type": "text", "text": token(tokens, "tool_result") + told + token(tokens, "tool_result_end")}]
+    say(token(tokens, "tool_result_end") if is_result else "")
     message: Message = {"role": "user" if is_result else turn.role, "content": _content(parts, ways)}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)

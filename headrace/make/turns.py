@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headrace.make.calls import calls_of
 from headrace.make.spans import bare_thought, split_spans
-from headrace.make.values import as_text, listed, whole
+from headrace.make.values import as_text, is_empty, listed, whole
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Kind: TypeAlias = Literal[
@@ -35,6 +35,7 @@ _MEDIA_TYPES: dict[str, Kind] = {
     **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
 }
 _CHAT = re.compile(r"(?:^|\n)[ \t]*(SYSTEM|USER|HUMAN|ASSISTANT|GPT|FUNCTION RESPONSE|FUNCTION|TOOL)[ \t]*:[ \t]*")
+_HUMAN = re.compile(r"(?:^|\n\n)[ \t]*(Human|Assistant):[ \t]*")
 _RESPONSE = re.compile(r"\s*<tool_response>(.*)</tool_response>\s*", re.DOTALL)
 _END_OF_TEXT = re.compile(r"\s*(?:<\|endoftext\|>|<\|im_end\|>|</s>)\s*$")
 
@@ -108,8 +109,9 @@ def alternating(texts: Iterable[Any]) -> list[Turn]:
 
 
 def split_chat(text: str) -> list[Turn]:
-    """A dialogue in one string: `USER: ... ASSISTANT: ... FUNCTION RESPONSE: ...`."""
-    parts = _CHAT.split(text)
+    """A dialogue in one string: `USER: ... ASSISTANT: ... FUNCTION RESPONSE: ...`, or `Human: ... Assistant: ...`."""
+    text = text.lstrip()
+    parts = (_HUMAN if text.startswith("Human:") else _CHAT).split(text)
     found: list[Turn] = []
     for name, said in zip(parts[1::2], parts[2::2], strict=True):
         role = role_of(name)
@@ -153,7 +155,7 @@ def _message(item: Any) -> list[Turn]:
     pieces, results = _content(content, role)
     if role == "assistant":
         pieces = [*_thoughts(item, pieces), *pieces, *_calls(item)]
-    found = [Turn("tool", (Piece("text", text),)) for text in results]
+    found = [Turn("tool", result) for result in results]
     if pieces or not results:
         found.append(Turn(role, tuple(pieces), is_learned(item)))
     return found
@@ -212,18 +214,18 @@ def _thoughts(item: Mapping[Any, Any], pieces: list[Piece]) -> list[Piece]:
     return [Piece("think", bare_thought(thought))]
 
 
-def _content(content: Any, role: Role) -> tuple[list[Piece], list[str]]:
+def _content(content: Any, role: Role) -> tuple[list[Piece], list[tuple[Piece, ...]]]:
     """The pieces of a content, and results of tools that stand among them."""
     if isinstance(content, Mapping):
         content = content.get("parts", [content])
     if not isinstance(content, list | tuple):
         return list(turn(role, as_text(content)).pieces), []
     pieces: list[Piece] = []
-    results: list[str] = []
+    results: list[tuple[Piece, ...]] = []
     for part in content:
         if isinstance(part, Mapping) and part.get("type") == "tool_result":
             inner, _ = _content(part.get("content"), "tool")
-            results.append("".join(piece.text for piece in inner))
+            results.append(tuple(inner))
         else:
             pieces += _part(part, role)
     return pieces, results
@@ -232,7 +234,7 @@ def _content(content: Any, role: Role) -> tuple[list[Piece], list[str]]:
 def _part(part: Any, role: Role) -> list[Piece]:
     if not isinstance(part, Mapping):
         return list(turn(role, as_text(part)).pieces)
-    kind = as_text(part.get("type"))
+    kind = as_text(part.get("type")) or next((key for key in _MEDIA_TYPES if not is_empty(part.get(key))), "")
     if kind in _MEDIA_TYPES:
         return [Piece(_MEDIA_TYPES[kind], "", _media(part, kind), whole(part.get("index")))]
     if kind == "tool_use":
@@ -249,6 +251,6 @@ def _media(part: Mapping[Any, Any], kind: str) -> Any:
         value = part.get(key)
         if isinstance(value, Mapping) and isinstance(value.get("url"), str):
             return value["url"]
-        if value is not None:
+        if not is_empty(value) and not (isinstance(value, Mapping) and all(map(is_empty, value.values()))):
             return value
     return None

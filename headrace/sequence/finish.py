@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.address import Address
 from headrace.errors import DataError, shown
 from headrace.fetch.media.clip import Clip, clip_of
+from headrace.fetch.media.likely import is_frames
 from headrace.fetch.media.load import load_audio, load_image, load_image_tensor, load_video
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.sample import ERROR, Sample
@@ -170,8 +171,8 @@ def several(kind: str, field: str, value: Any) -> list[Any]:
     if not isinstance(value, _LISTS):
         return [value]
     items = [item for item in value if item is not None]
-    plain = all(isinstance(item, int | float | list | tuple) for item in items)
-    frames = kind == "video" and not all(isinstance(item, str) for item in items)
     if field.removesuffix("s") == kind and field != kind:
         return items
-    return [items] if items and (plain or frames) else items
+    plain = all(isinstance(item, int | float | list | tuple) for item in items)
+    whole = is_frames(items) if kind == "video" else plain
+    return [items] if items and whole else items

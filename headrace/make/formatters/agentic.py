@@ -10,7 +10,7 @@ from headrace.make.fields import Row
 from headrace.make.formatters.answers import answered
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import chat_turns
-from headrace.make.formatters.media import images_of, place
+from headrace.make.formatters.media import images_of, with_media
 from headrace.make.turns import Piece, Turn, is_learned, turn
 from headrace.make.values import as_text, joined, listed, texts
 
@@ -25,7 +25,7 @@ def format_agentic(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     turns = _action(row) or chat_turns(row) or _steps(row)
     if turns:
         draft = Draft(tokens)
-        draft.turns(place(turns, "image", images_of(row)))
+        draft.turns(with_media(row, turns, {"image": images_of(row)}))
         yield draft.sample("agentic", is_training=flag_of(row))
     else:
         yield text_sample(row, tokens, "agentic", row.text("text"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Piece, Turn, turn
-from headrace.make.values import as_text, dumped, is_whole, joined, listed
+from headrace.make.values import as_text, dumped, is_whole, joined, listed, texts
 
 _LETTER = re.compile(r"\(?([A-Za-z])\)?[.):]?")
 _LETTERED = re.compile(r"\(?([A-Za-z])[.):]\s+(.*)", re.DOTALL)
@@ -21,18 +21,30 @@ def letter(index: int) -> str:
 
 def options_of(row: Row) -> list[str]:
     """The options without the letters that may stand before them; missing ones at the end are left out."""
-    value = listed(first_of(row, "options", "choices"))
-    if isinstance(value, Mapping):
-        value = value.get("text")
-    if not isinstance(value, list | tuple):
-        return []
-    found = [as_text(item).strip() for item in value]
+    found = [as_text(item).strip() for _, item in _named(row)]
     while found and found[-1].lower() in _NO_OPTION:
         found.pop()
     inside = [_LETTERED.fullmatch(option) for option in found]
     if found and all(match and match[1].upper() == letter(i) for i, match in enumerate(inside)):
         found = [match[2] for match in inside if match]
     return found
+
+
+def _named(row: Row) -> list[tuple[str, Any]]:
+    """The options, each with the name that the row has for it ("" where it has none): a list, a struct with a list of
+    texts and maybe one of labels, or an option under each letter."""
+    value = listed(first_of(row, "options", "choices"))
+    names: list[str] = []
+    if isinstance(value, Mapping) and "text" in value:
+        names = texts(value.get("label"))
+        value = value["text"]
+    elif isinstance(value, Mapping):
+        keys = [key for key in value if isinstance(key, str)]
+        keys = sorted(keys) if all(_LETTER.fullmatch(key) for key in keys) else keys
+        names, value = keys, [value[key] for key in keys]
+    if not isinstance(value, list | tuple):
+        return []
+    return list(zip(names if len(names) == len(value) else [""] * len(value), value, strict=True))
 
 
 def answer_of(row: Row, options: list[str]) -> str:
@@ -42,13 +54,16 @@ def answer_of(row: Row, options: list[str]) -> str:
         return _chosen(_index(row.find("answer_index"), options), options)
     if row.is_mapped("answer_letter"):
         value = row.text("answer_letter")
-        found = _by_letter(value, options)
+        found = _by_name(row, value, options)
+        found = _by_letter(value, options) if found is None else found
         return _chosen(found, options) if options else value.strip()
     value = first_of(row, "answer_text", "answer", "response")
     if not options:
         return plain_answer(value)
-    found = _matching(value, options, by_number=not row.is_mapped("answer_text"))
-    if found is None and is_whole(value):
+    found = _by_name(row, value, options) if isinstance(value, str) else None
+    if found is None:
+        found = _matching(value, options, by_number=not row.is_mapped("answer_text"))
+    if found is None and _is_number(value):
         return ""
     return plain_answer(value) if found is None else _chosen(found, options)
 
@@ -75,6 +90,8 @@ def _matching(value: Any, options: list[str], *, by_number: bool) -> int | None:
     text = as_text(value).strip()
     if text in options:
         return options.index(text)
+    if _is_number(value):
+        return _index(value, options)
     lettered = _LETTERED.fullmatch(text)
     if lettered and lettered[2].strip() in options:
         return options.index(lettered[2].strip())
@@ -84,6 +101,17 @@ def _matching(value: Any, options: list[str], *, by_number: bool) -> int | None:
     return _index(text, options) if text.isdecimal() else None
 
 
+def _by_name(row: Row, value: str, options: list[str]) -> int | None:
+    """The option that the row has under that name."""
+    names = [name for name, _ in _named(row)][: len(options)]
+    return names.index(value.strip()) if value.strip() in names else None
+
+
+def _is_number(value: Any) -> bool:
+    """A whole number, also as a column that may be null reads it: 1.0."""
+    return is_whole(value) or (isinstance(value, float) and value.is_integer())
+
+
 def _by_letter(value: str, options: list[str]) -> int | None:
     match = _LETTER.fullmatch(value.strip())
     index = ord(match[1].upper()) - ord("A") if match else -1
@@ -91,7 +119,7 @@ def _by_letter(value: str, options: list[str]) -> int | None:
 
 
 def _index(value: Any, options: list[str]) -> int | None:
-    text = as_text(value).strip()
+    text = as_text(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
     index = int(text) if text.isdecimal() and len(text) < 9 else -1
     return index if 0 <= index < len(options) else None
 

@@ -10,7 +10,7 @@ from headrace.make.fields import Row
 from headrace.make.formatters.answers import answer_of, answered, asked, options_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import listed_turns, with_system
-from headrace.make.formatters.media import images_of, place
+from headrace.make.formatters.media import images_of, with_media
 from headrace.make.turns import Turn, turn
 from headrace.make.values import as_text, joined, listed, texts
 
@@ -24,7 +24,7 @@ def format_anti_hallucination(row: Row, tokens: Tokens) -> Iterator[Formatted | 
     turns = listed_turns(row) or _asked(row)
     if turns:
         draft = Draft(tokens)
-        draft.turns(place(with_system(row, turns), "image", images_of(row)))
+        draft.turns(with_media(row, with_system(row, turns), {"image": images_of(row)}))
         yield draft.sample("anti_hallucination", is_training=flag_of(row))
     else:
         yield text_sample(row, tokens, "anti_hallucination", row.text("text"))

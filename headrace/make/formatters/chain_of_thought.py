@@ -10,6 +10,7 @@ from headrace.make.fields import Row
 from headrace.make.formatters.answers import plain_answer
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import listed_turns, pair_turns, with_system
+from headrace.make.formatters.media import with_media
 from headrace.make.spans import bare_thought
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import as_text, is_empty, listed, texts
@@ -27,7 +28,7 @@ def format_chain_of_thought(row: Row, tokens: Tokens) -> Iterator[Formatted | No
     turns = _turns(row)
     if turns:
         draft = Draft(tokens)
-        draft.turns(with_system(row, turns))
+        draft.turns(with_media(row, with_system(row, turns)))
         yield draft.sample("chain_of_thought", is_training=flag_of(row))
     else:
         yield text_sample(row, tokens, "chain_of_thought", row.text("text"))

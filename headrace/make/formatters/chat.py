@@ -10,6 +10,7 @@ from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of
+from headrace.make.formatters.media import KINDS, with_media
 from headrace.make.messages import Ways, messages_of
 from headrace.make.spans import bare_thought
 from headrace.make.tokens import TOKENS
@@ -23,7 +24,7 @@ _NO_INPUT = frozenset({"", "not applicable", "n/a", "<noinput>"})
 def chat_sample(row: Row, tokens: Tokens, dtype: str) -> Formatted | None:
     """The row's conversation as a sample; None where there is none, or no answer in it."""
     draft = Draft(tokens)
-    draft.turns(chat_turns(row))
+    draft.turns(with_media(row, chat_turns(row)))
     return draft.sample(dtype, is_training=flag_of(row))
 
 
@@ -54,9 +55,27 @@ def listed_turns(row: Row) -> list[Turn]:
     if not turns:
         prompt = listed(row.find("prompt"))
         turns = turns_of(prompt) if _is_messages(prompt) else []
+    if not turns:
+        turns = _whole_answer(row)
     if turns and not any(one.role == "assistant" for one in turns):
         turns = [*turns, *answer_turns(row)]
     return turns
+
+
+def _whole_answer(row: Row) -> list[Turn]:
+    """The turns of an answer that has its question in it: as messages, or as `Human: ... Assistant: ...`. Where the
+    question is in a column as well, it must be the same."""
+    answer = row.find("response")
+    if isinstance(answer, str):
+        turns = split_chat(answer) if answer.lstrip().startswith("Human:") else []
+    else:
+        answer = listed(answer)
+        turns = turns_of(answer) if _is_messages(answer) else []
+    if not {"user", "assistant"} <= {one.role for one in turns}:
+        return []
+    asked = row.text("prompt").strip()
+    told = [answer] if isinstance(answer, str) else [one.text for one in turns if one.role == "user"]
+    return turns if any(asked in text for text in told) else []
 
 
 def _is_messages(value: Any) -> bool:
@@ -101,7 +120,8 @@ def _after(thought: Any, turns: list[Turn]) -> list[Turn]:
 
 def chat_messages(sample: Mapping[str, Any], fields: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """A row's conversation as the messages that chat templates take; [] where it has none. Tools stand in its text."""
-    turns = chat_turns(sample if isinstance(sample, Row) else Row(sample, fields))
+    row = sample if isinstance(sample, Row) else Row(sample, fields)
+    turns = with_media(row, chat_turns(row))
     return [message for message, _ in messages_of(turns, TOKENS, Ways())]
 
 
@@ -112,8 +132,10 @@ def with_system(row: Row, turns: list[Turn]) -> list[Turn]:
     """The row's system text and tools, each told once, also where the first turn tells them again."""
     given = row.find("system")
     system = given.strip().removeprefix("SYSTEM:").strip() if isinstance(given, str) else ""
+    shown: tuple[Piece, ...] = ()
     if turns and turns[0].role == "system":
         first = turns[0].text
+        shown = tuple(piece for piece in turns[0].pieces if piece.kind in KINDS)
         system = first if system in first else system if first.strip() in system else joined(system, first)
         turns = turns[1:]
     tools = tools_of(row.find("tools"))
@@ -121,4 +143,4 @@ def with_system(row: Row, turns: list[Turn]) -> list[Turn]:
     if tools and not shows_tools(system, tools):
         told = f"{TOOLS}\n{tools_text(tools)}"
         pieces = (*pieces, Piece("tools", f"\n\n{told}" if pieces else told, tools))
-    return [Turn("system", pieces), *turns] if pieces else turns
+    return [Turn("system", (*shown, *pieces)), *turns] if pieces or shown else turns

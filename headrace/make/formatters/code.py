@@ -8,6 +8,7 @@ from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import answer_turns, listed_turns, question_turns, with_system
+from headrace.make.formatters.media import with_media
 from headrace.make.turns import Turn, turn
 from headrace.make.values import as_text, joined
 
@@ -23,7 +24,7 @@ def format_code(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     turns = _turns(row)
     if turns:
         draft = Draft(tokens)
-        draft.turns(turns)
+        draft.turns(with_media(row, turns))
         yield draft.sample("code", is_training=flag_of(row))
     elif not row.is_mapped("prompt"):
         yield text_sample(row, tokens, "code", row.text("text"))

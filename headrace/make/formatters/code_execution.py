@@ -10,6 +10,7 @@ from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import listed_turns, pair_turns, with_system
+from headrace.make.formatters.media import KINDS, with_media
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import as_text, is_empty, is_whole, joined, listed
 
@@ -27,7 +28,7 @@ def format_code_execution(row: Row, tokens: Tokens) -> Iterator[Formatted | None
     turns = [part for one in listed_turns(row) for part in _acted(one)] or _asked(row)
     if turns:
         draft = Draft(tokens, tool="exec_result")
-        draft.turns(with_system(row, turns))
+        draft.turns(with_media(row, with_system(row, turns)))
         yield draft.sample("code_execution", is_training=flag_of(row))
     else:
         yield text_sample(row, tokens, "code_execution", row.text("text"))
@@ -39,7 +40,8 @@ def format_code_execution(row: Row, tokens: Tokens) -> Iterator[Formatted | None
 def _acted(one: Turn) -> list[Turn]:
     """Code in marks is run; a user's turn that begins with `Observation:` is what it gave."""
     if one.role == "user" and (seen := _OBSERVATION.match(one.text)):
-        return [turn("tool", one.text[seen.end() :])]
+        shown = tuple(piece for piece in one.pieces if piece.kind in KINDS)
+        return [Turn("tool", (*turn("tool", one.text[seen.end() :]).pieces, *shown))]
     if one.role != "assistant":
         return [one]
     pieces = [part for piece in one.pieces for part in (_split(piece.text) if piece.kind == "text" else [piece])]

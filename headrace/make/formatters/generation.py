@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 from headrace.errors import DataError
+from headrace.fetch.media.likely import is_frames
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
@@ -33,7 +34,7 @@ def format_generation(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     if _is_video(row):
         yield from _videos(row, tokens, sources)
         return
-    made = _liked(row, "image") if row.is_mapped("image_a") else _one(row.find("image"))
+    made = _liked(row, "image") if row.is_mapped("image_a") else _image(row)
     for prompt in texts(_prompt(row)):
         yield _sample(row, tokens, "image", prompt, sources, made)
 
@@ -118,7 +119,13 @@ def _liked(row: Row, kind: Made) -> Any:
     made = pair[0] if not is_media(made) and is_media(pair[0]) else made
     if row.is_mapped("video_url") and isinstance(made, str) and media_status(made) == "id":
         return None
-    return _one(made)
+    return _one(made, kind)
+
+
+def _image(row: Row) -> Any:
+    """The image that was made: its data, else its address, unless the map speaks of none."""
+    found = row.find("image")
+    return _one(found if is_media(found) or row.has_map else row.find("image_url"), "image")
 
 
 def _score(row: Row, name: str, number: int) -> float:
@@ -127,6 +134,7 @@ def _score(row: Row, name: str, number: int) -> float:
     return sum(v for v in values if isinstance(v, int | float) and abs(v) < 1e9)
 
 
-def _one(value: Any) -> Any:
-    """A single medium out of a list of one."""
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
+def _one(value: Any, kind: Made) -> Any:
+    """A single medium out of a list of one. One frame in a list is still a video."""
+    alone = isinstance(value, list) and len(value) == 1 and not (kind == "video" and is_frames(value))
+    return value[0] if alone else value

@@ -11,6 +11,7 @@ from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import chat_turns
 from headrace.make.formatters.code import fenced
+from headrace.make.formatters.media import with_media
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import joined
 
@@ -84,5 +85,5 @@ def _message(row: Row, draft: Draft) -> bool:
 
 def _chat(row: Row, draft: Draft) -> bool:
     turns: list[Turn] = chat_turns(row)
-    draft.turns(turns)
+    draft.turns(with_media(row, turns))
     return bool(turns)

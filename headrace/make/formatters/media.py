@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import Any
 
+from headrace.errors import DataError
+from headrace.fetch.media.likely import is_frames, named_kind
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Kind, Piece, Turn
-from headrace.make.values import is_media, listed, media_list
+from headrace.make.values import as_text, is_empty, is_media, listed, media_list, media_status
 
-_MARKS: dict[str, str] = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
+_MARKS: dict[Kind, str] = {"image": "<image>", "video": "<video>", "audio": "<audio>"}
+_FIELDS: dict[Kind, tuple[str, ...]] = {
+    "image": ("images", "image", "image_url"),
+    "video": ("video", "videos", "video_path", "video_url", "video_id"),
+    "audio": ("audios", "audio", "audio_url"),
+}
+"""The fields that a map may name media of each kind by."""
+KINDS = tuple(_MARKS)
+_MARKED: dict[Kind, Sequence[str]] = {kind: (mark,) for kind, mark in _MARKS.items()}
+
+
+# --- what a row has
 
 
 def images_of(row: Row) -> list[Any]:
@@ -18,30 +32,116 @@ def images_of(row: Row) -> list[Any]:
     found = media_list(first_of(row, "images", "image"))
     if found or row.is_mapped("image"):
         return found
-    return media_list(row.find("image_url")) if row.is_mapped("image_url") else []
+    return _addresses(row) if row.is_mapped("image_url") else []
+
+
+def pictures_of(row: Row) -> list[Any]:
+    """The same, of a row that is about them: also those that are only named by an address."""
+    found = images_of(row)
+    return found if found or row.is_mapped("image") or row.is_mapped("images") else _addresses(row)
+
+
+def _addresses(row: Row) -> list[Any]:
+    """Images by their addresses, which may stand in structs."""
+    found = media_list(row.find("image_url"))
+    return [one["url"] if isinstance(one, Mapping) and isinstance(one.get("url"), str) else one for one in found]
 
 
 def videos_of(row: Row) -> list[Any]:
     """The row's videos: the bytes, else a file, else an address, else a name."""
-    names = ("video", "video_path", "video_url", "video_id")
-    mapped = [name for name in names if row.is_mapped(name)]
-    for name in mapped or names:
-        found = row.find(name)
-        if is_media(found):
-            return media_list(found) if not _is_frames(found) else [found]
-    return []
+    _, found = _first(row, "video")
+    return [found] if is_frames(found) else media_list(found)
 
 
-def _is_frames(value: Any) -> bool:
-    """A list of images is one video."""
-    return isinstance(value, list) and all(not isinstance(item, str) for item in value)
+def _first(row: Row, kind: Kind) -> tuple[str, Any]:
+    """The first field that has media, and what it has; of the fields that the map names, if it names any."""
+    mapped = [name for name in _FIELDS[kind] if row.is_mapped(name)]
+    found = ((name, row.find(name)) for name in mapped or _FIELDS[kind])
+    return next(((name, value) for name, value in found if is_media(value)), ("", None))
 
 
-def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str] = ()) -> list[Turn]:
+def audios_of(row: Row) -> list[Any]:
+    """The row's recordings. Numbers in a list are the samples of one; lists of numbers are its channels, unless the
+    field holds several."""
+    name, found = _first(row, "audio")
+    several = [found] if name != "audios" and _is_wave(found) else media_list(found)
+    return [with_rate(row, one) for one in several]
+
+
+def with_rate(row: Row, audio: Any) -> Any:
+    """Bare samples with the rate that the row has for them; anything else as it is."""
+    rate = row.find("sampling_rate")
+    if rate is None or isinstance(audio, str | bytes):
+        return audio
+    rate = int(rate) if isinstance(rate, float) and rate.is_integer() else rate
+    if isinstance(audio, Mapping):
+        bare = not is_empty(audio.get("array")) and audio.get("sampling_rate") is None
+        return {**audio, "sampling_rate": rate} if bare else audio
+    return {"array": audio, "sampling_rate": rate} if _is_wave(audio) else audio
+
+
+def _is_wave(value: Any) -> bool:
+    """Samples: numbers in a list, in lists of channels, or in an array."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, Number) or hasattr(value, "__array__")
+
+
+_LOOK: dict[Kind, Callable[[Row], list[Any]]] = {"image": pictures_of, "video": videos_of, "audio": audios_of}
+
+
+# --- where it stands in a conversation
+
+
+def with_media(row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] | None = None) -> list[Turn]:
+    """The conversation with all media that it speaks of, or else that the row has for it. `given`: what it is about."""
+    given = given or {}
+    alone, spoken = not any(given.values()), _spoken_of(turns)
+    found = {k: given[k] if k in given else _media_for(row, turns, k, k in spoken, alone) for k in _MARKS}
+    # Sets of videos keep the mark that was made for images.
+    marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
+    placed = list(turns)
+    for kind in reversed(_MARKS):
+        if found[kind] or kind in spoken:
+            placed = place(placed, kind, found[kind], marks[kind])
+    return placed
+
+
+def _media_for(row: Row, turns: Sequence[Turn], kind: Kind, spoken: bool, alone: bool) -> list[Any]:
+    """What the turns stand for, or the map names; without both, what is kept under the very name of its kind, unless
+    the turns bring their own or are about something else."""
+    if spoken or (row.has_map and any(row.is_mapped(name) for name in _FIELDS[kind])):
+        return _LOOK[kind](row)
+    if row.has_map or not alone:
+        return []
+    value = row.find(kind, kind, f"{kind}s")
+    if not is_media(value) or any(piece.kind == kind for one in turns for piece in one.pieces):
+        return []
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    name = first.get("path") if isinstance(first, Mapping) and media_status(first) != "data" else first
+    return _LOOK[kind](row) if _is_data(name) or named_kind(as_text(name)) == kind else []
+
+
+def _is_data(value: Any) -> bool:
+    return not isinstance(value, str) and media_status(value) == "data"
+
+
+def _spoken_of(turns: Sequence[Turn]) -> set[Kind]:
+    """The kinds that a part without data, or a mark in what is not the assistant's, stands for."""
+    found: set[Kind] = set()
+    for one in turns:
+        for piece in one.pieces:
+            if piece.kind in _MARKS and piece.data is None:
+                found.add(piece.kind)
+            elif piece.kind == "text" and one.role != "assistant" and "<" in piece.text:
+                found.update(kind for kind, mark in _MARKS.items() if mark in piece.text)
+    return found
+
+
+def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str]) -> list[Turn]:
     """The conversation with its media in place: where a part or a mark in the text stands for them, the rest before
     the first question. A mark that nothing is left for stays a text."""
     waiting = list(media)
-    marks = marks or (_MARKS[kind],)
     found = [Turn(one.role, tuple(_placed(one, kind, media, waiting, marks)), one.learned) for one in turns]
     if not waiting:
         return found
@@ -57,8 +157,7 @@ def _placed(turn: Turn, kind: Kind, media: list[Any], waiting: list[Any], marks:
     pieces: list[Piece] = []
     for piece in turn.pieces:
         if piece.kind == kind and piece.data is None:
-            value = _numbered(piece, media, waiting)
-            pieces += [piece._replace(data=value)] if value is not None else []
+            pieces.append(piece._replace(data=_numbered(piece, media, waiting)))
         elif piece.kind == "text" and turn.role != "assistant":
             pieces += _marked(piece.text, kind, waiting, marks)
         else:
@@ -74,7 +173,13 @@ def _numbered(piece: Piece, media: list[Any], waiting: list[Any]) -> Any:
         if at is not None:
             waiting.pop(at)
         return value
-    return waiting.pop(0) if waiting else None
+    if not waiting:
+        which = "" if piece.number is None else f", number {piece.number}"
+        raise DataError(
+            f"a part of the conversation stands for {piece.kind}{which}, and the row has "
+            + (f"{len(media)}, all taken by the parts before it" if media else "none under any name that is known")
+        )
+    return waiting.pop(0)
 
 
 def _marked(text: str, kind: Kind, waiting: list[Any], marks: Sequence[str]) -> list[Piece]:

@@ -17,7 +17,7 @@ from headrace.make.formatters.answers import (
 )
 from headrace.make.formatters.base import Tokens, flag_of
 from headrace.make.formatters.chat import listed_turns, with_system
-from headrace.make.formatters.media import place, span_of
+from headrace.make.formatters.media import span_of, with_media
 from headrace.make.turns import Kind, Turn, turn
 from headrace.make.values import as_text, joined, listed, texts
 
@@ -45,8 +45,7 @@ class Seen:
 
     def sample(self, turns: list[Turn]) -> Formatted | None:
         draft = Draft(self.tokens)
-        marks = ("<image>", "<video>") if self.kind == "video" else ()
-        draft.turns(place(turns, self.kind, self.media, marks))
+        draft.turns(with_media(self.row, turns, {self.kind: self.media}))
         return draft.sample(self.dtype, is_training=flag_of(self.row), clip=span_of(self.row))
 
     def _answer(self) -> Formatted | None:

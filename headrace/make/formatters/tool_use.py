@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from headrace.make.calls import calls_of, is_pythonic
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import listed_turns, with_system
+from headrace.make.formatters.media import with_media
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import as_text, is_empty, joined, listed, parsed
 
+_BLOCK = re.compile(r"```\w*\n(?:(?!```).)*```", re.DOTALL)
 _PROMPTS = ("query", "instruction", "prompt", "question", "user", "input")
 
 
@@ -21,7 +24,7 @@ def format_tool_use(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     turns = [_called(one) for one in listed_turns(row)] or _asked(row)
     if turns:
         draft = Draft(tokens)
-        draft.turns(with_system(row, turns))
+        draft.turns(with_media(row, with_system(row, turns)))
         yield draft.sample("tool_use", is_training=flag_of(row))
     else:
         yield text_sample(row, tokens, "tool_use", row.text("text"))
@@ -57,7 +60,7 @@ def _answer(row: Row) -> tuple[Piece, ...]:
 
 
 def _response(row: Row) -> tuple[Piece, ...]:
-    """An answer under its common names: beside tools it is a call, however it is written."""
+    """An answer under its common names: what is written as a call is one, all else a text."""
     response = row.find("response", "response", "output", "answer", "completion")
     if is_empty(response):
         return ()
@@ -68,6 +71,21 @@ def _response(row: Row) -> tuple[Piece, ...]:
     spans = turn("assistant", text).pieces
     if any(piece.kind != "text" for piece in spans):
         return spans
-    if calls or is_pythonic(text) or not is_empty(parsed(row.find("tools"))):
+    beside_tools = not is_empty(parsed(row.find("tools")))
+    if calls or _is_written_call(text.strip()) or (beside_tools and _is_structured(text.strip())):
         return (Piece("call", text),)
-    return spans
+    return spans if text.strip() not in ("[]", "{}") else ()
+
+
+def _is_written_call(text: str) -> bool:
+    """`f(x=1)` or `[Get It(x=1)]`: without brackets a name has no spaces, or words (and more) would be one."""
+    bracketed = text.startswith("[") and text.endswith("]")
+    return is_pythonic(text) and (bracketed or not any(c.isspace() for c in text.partition("(")[0]))
+
+
+def _is_structured(text: str) -> bool:
+    """Objects in a form of the set's own, a list of written calls, or nothing but a block of code."""
+    found = listed(text)
+    if isinstance(found, list | tuple):
+        return bool(found) and all(isinstance(one, Mapping) or _is_written_call(as_text(one).strip()) for one in found)
+    return (isinstance(found, Mapping) and bool(found)) or bool(_BLOCK.fullmatch(text))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from headrace.make.draft import Formatted
 from headrace.make.fields import Row
 from headrace.make.formatters.base import Tokens, formatter
-from headrace.make.formatters.media import images_of
+from headrace.make.formatters.media import pictures_of
 from headrace.make.formatters.qa import Seen
 
 DESCRIBE = "Describe this image."
@@ -16,4 +16,4 @@ DESCRIBE = "Describe this image."
 @formatter
 def format_vision(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     """One sample of each question and of each caption. A question whose image is missing is a text."""
-    yield from Seen(row, tokens, "vision", "image", images_of(row)).samples(DESCRIBE)
+    yield from Seen(row, tokens, "vision", "image", pictures_of(row)).samples(DESCRIBE)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
-from headrace.make.fields import Row
+from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
-from headrace.make.formatters.media import span_of
+from headrace.make.formatters.media import span_of, with_rate
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import is_media
 
@@ -18,7 +18,7 @@ READ = "Read this text aloud"
 @formatter
 def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     """A text to be read out, in the manner that the row describes."""
-    audio = row.find("audio")
+    audio = with_rate(row, first_of(row, "audio", "audio_url"))
     spoken = row.text("text") if row.is_mapped("text") else row.text("spoken")
     if row.is_mapped("clean"):
         spoken = cleaner(row.text("clean"))(spoken)
@@ -28,7 +28,7 @@ def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     draft = Draft(tokens)
     draft.turn(turn("user", f"{READ} ({style}): {spoken}" if style else f"{READ}: {spoken}"))
     draft.turn(Turn("assistant", (Piece("gen_audio"),)))
-    reference = row.find("speaker_ref")
+    reference = with_rate(row, row.find("speaker_ref"))
     yield draft.sample(
         "voice_tts",
         is_training=flag_of(row),
