@@ -83,14 +83,15 @@ def test_what_nothing_stands_for_comes_before_the_first_question(kind: str) -> N
 
 
 def test_a_column_that_shows_nothing_is_left_alone() -> None:
-    for more in (
+    rows: list[dict[str, Any]] = [
         {"image": "A cat / a dog."},
         {"video": "dQw4w9WgXcQ"},
         {"file": "src/a.wav"},
         {"screenshot": b"i"},
         {"audio": None},
         {"images": []},
-    ):
+    ]
+    for more in rows:
         assert "media_status" not in one("code", asked("What?", **more))
     assert "media_status" not in one("conversation", asked("What?", image=b"i"), {"messages": "messages"})
     assert one("conversation", asked("What?", pic=b"i"), {"messages": "messages", "image": "pic"})["image"] == b"i"
