@@ -1,12 +1,14 @@
 """Videos: some frames, evenly spread over the whole or over a clip of it, resized while they are decoded.
 
 Upright, as the file's rotation says. A video with fewer frames than are asked for gives all it has. One pass over the
-packets counts the frames and finds the key frames; one pass forward decodes, and leaps over what no frame needs.
+packets counts the frames and finds the key frames; one pass forward decodes, and leaps over what no frame needs. What
+the decoder makes up where data is damaged is an error, if the decoder says so: those of H.264 and MPEG-4 do.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -142,7 +144,7 @@ def _decode(data: bytes, what: tuple[int, Clip | None], size: Size, budget: Budg
         stream = video_stream(container)
         prepare(stream, budget)
         if index.times is None or not seeks:
-            frames = _by_count(container.decode(stream), wanted)
+            frames = _by_count(container.decode(stream), wanted, index.keys)
         else:
             frames = _by_time(container, stream, [index.times[i] for i in wanted], index.keys)
         found = []
@@ -158,15 +160,24 @@ def _decode(data: bytes, what: tuple[int, Clip | None], size: Size, budget: Budg
     return np.stack(found)
 
 
-def _by_count(frames: Iterator[VideoFrame], wanted: list[int]) -> Iterator[VideoFrame]:
-    numbers = iter(wanted)
-    number = next(numbers)
+def _by_count(frames: Iterator[VideoFrame], wanted: list[int], keys: list[int]) -> Iterator[VideoFrame]:
+    left = deque(wanted)
     for i, frame in enumerate(frames):
-        if i == number:
+        if frame.is_corrupt:
+            if _is_led(frame, keys[0] if keys else None):
+                continue
+            raise DataError(f"the video is damaged at frame {i}: what the decoder makes of it is a guess")
+        if i >= left[0]:
             yield frame
-            number = next(numbers, -1)
-            if number < 0:
+            while left and left[0] <= i:
+                left.popleft()
+            if not left:
                 return
+
+
+def _is_led(frame: VideoFrame, key: int | None) -> bool:
+    """Whether it is shown before the key frame, and so may lean on frames before that, which are not there."""
+    return key is not None and frame.pts is not None and frame.pts < key
 
 
 def _by_time(
@@ -186,7 +197,9 @@ def _by_time(
             if frame.pts is None or (frame.pts > time if leapt else at is not None and frame.pts <= at):
                 raise LostWay
             at, leapt = frame.pts, False
-            if at >= time:
+            if frame.is_corrupt and not _is_led(frame, keys[max(here, 0)] if keys else None):
+                raise LostWay  # damaged, or no key frame where one is said to be: without leaps it will be seen
+            if at >= time and not frame.is_corrupt:
                 yield frame
                 break
 
