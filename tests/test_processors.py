@@ -1,0 +1,86 @@
+"""Processors of Hugging Face, and of one's own: they get what they can take, and nothing of their answer is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from media_files import sound, tone
+from streaming import World, write_table
+
+from headrace.fetch.media.policy import MediaPolicy
+from headrace.sequence.finish import Finish
+from headrace.sequence.media import collate_fn
+
+POLICY = MediaPolicy()
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+def heard(processor: Any, seconds: float, **options: Any) -> torch.Tensor:
+    finish = Finish(voice_processor=processor, use_raw_waveform=False, **options)
+    return finish.audio(tone(seconds=seconds), POLICY)
+
+
+class TestSounds:
+    def test_samples_are_not_cut(self) -> None:
+        extractor = transformers.Wav2Vec2FeatureExtractor()
+        found = heard(extractor, 3)
+        wanted = extractor(tone(seconds=3), sampling_rate=16_000, return_tensors="pt").input_values[0]
+        assert found.shape == (48_000,)
+        assert torch.equal(found, wanted)
+
+    @pytest.mark.parametrize(("seconds", "frames"), [(3, 300), (0.5, 50), (0.305, 31), (12, 1000), (40, 1000)])
+    def test_padding_is_no_sound(self, seconds: float, frames: int) -> None:
+        extractor = transformers.WhisperFeatureExtractor()
+        found = heard(extractor, seconds)
+        wanted = extractor(tone(seconds=seconds), sampling_rate=16_000, return_tensors="pt").input_features[0]
+        assert found.shape == (80, frames)
+        assert torch.equal(found, wanted[:, :frames])
+
+    def test_more_frames_come_if_asked(self) -> None:
+        assert heard(transformers.WhisperFeatureExtractor(), 12, audio_max_length=3000).shape == (80, 1200)
+
+    def test_padding_before_the_sound_is_none_either(self) -> None:
+        extractor = transformers.WhisperFeatureExtractor(padding_side="left")
+        wanted = extractor(tone(seconds=3), sampling_rate=16_000, return_tensors="pt").input_features[0]
+        assert torch.equal(heard(extractor, 3), wanted[:, 2700:])
+
+    def test_frames_may_be_along_the_first_axis(self) -> None:
+        extractor = transformers.SeamlessM4TFeatureExtractor()
+        made = extractor(tone(seconds=3), sampling_rate=16_000, return_tensors="pt")
+        assert torch.equal(heard(extractor, 3), made.input_features[0][: int(made.attention_mask.sum())])
+        assert heard(extractor, 3, audio_max_length=20).shape == (20, 160)
+
+    def test_an_extractor_without_a_mask_is_taken_at_its_word(self) -> None:
+        def plain(wave: Any, sampling_rate: int, return_tensors: str) -> dict[str, Any]:
+            assert (sampling_rate, return_tensors) == (16_000, "pt")
+            return {"input_features": np.ones((1, 5, len(wave) // 10))}
+
+        assert heard(plain, 1).shape == (5, 1000)
+        assert heard(plain, 0.5).shape == (5, 800)
+        assert heard(lambda wave, **_: {"input_values": [wave]}, 1).shape == (16_000,)
+
+    @pytest.mark.parametrize(
+        ("name", "lengths"), [("WhisperFeatureExtractor", [100, 30]), ("Wav2Vec2FeatureExtractor", [32_000, 4800])]
+    )
+    def test_a_batch_says_where_sound_is(self, world: World, name: str, lengths: list[int]) -> None:
+        rows = [
+            {"audio": {"bytes": sound(tone(seconds=seconds), 16_000), "path": "a.wav"}, "text": f"[voice {i}]"}
+            for i, seconds in enumerate((2, 0.3))
+        ]
+        entry = {"name": "a", "path": str(write_table(world.folder / f"{name}.parquet", rows))}
+        options = {"audio_sample_rate": 16_000, "audio_max_length": 100, "use_raw_waveform": False, "sample_repeat": 1}
+        processor = getattr(transformers, name)()
+        dataset = world.make({"voice_asr": [entry]}, voice_processor=processor, max_per_epoch=2, **options)
+        batch = collate_fn(list(dataset))
+        assert batch["audio_lengths"].tolist() == lengths
+        assert batch["audio_mask"].sum(1).tolist() == lengths
+        assert batch["audio"].shape[-1] == lengths[0]
+        assert not batch["audio"][1, ..., lengths[1] :].any()
