@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from media_files import sound, tone
+from media_files import clip, encoded, sound, tone
+from PIL import Image
 from streaming import World, write_table
 
 from headrace.fetch.media.policy import MediaPolicy
@@ -84,3 +85,41 @@ class TestSounds:
         assert batch["audio_mask"].sum(1).tolist() == lengths
         assert batch["audio"].shape[-1] == lengths[0]
         assert not batch["audio"][1, ..., lengths[1] :].any()
+
+
+def seen(processor: Any, width: int, height: int) -> torch.Tensor:
+    red = Image.new("RGB", (width, height), (255, 0, 0))
+    return Finish(image_processor=processor, image_size=16, video_size=16).image(encoded(red, "PNG"), POLICY)
+
+
+NARROW = [(40, 1), (40, 3), (3, 40), (1, 40), (1, 1), (3, 3), (40, 4), (40, 40)]
+
+
+class TestPictures:
+    @pytest.mark.parametrize("size", NARROW, ids=str)
+    @pytest.mark.parametrize("name", ["ViTImageProcessor", "CLIPImageProcessor"])
+    def test_a_picture_of_any_height_keeps_its_colours(self, name: str, size: tuple[int, int]) -> None:
+        processor = getattr(transformers, name)()
+        found, wanted = seen(processor, *size), seen(processor, 40, 40)
+        assert found.shape[0] == 3
+        assert torch.allclose(found.mean((1, 2)), wanted.mean((1, 2)), atol=1e-4)
+
+    @pytest.mark.parametrize("size", [(40, 3), (40, 1)], ids=str)
+    def test_frames_keep_theirs_too(self, size: tuple[int, int]) -> None:
+        frames = [Image.new("RGB", size, (255, 0, 0))] * 2
+        finish = Finish(image_processor=transformers.ViTImageProcessor(), video_size=16)
+        assert finish.video(frames, POLICY).mean((0, 2, 3)).tolist() == pytest.approx([1, -1, -1])
+
+    def test_it_gets_pictures_of_pil(self) -> None:
+        given: list[Any] = []
+
+        def processor(image: Any, return_tensors: str, size: dict[str, int]) -> dict[str, Any]:
+            given.append(image)
+            return {"pixel_values": torch.zeros(1, 3, size["height"], size["width"])}
+
+        finish = Finish(image_processor=processor, video_size=16)
+        finish.image(np.zeros((3, 5), np.uint16), POLICY)
+        finish.video([np.zeros((3, 5), np.uint8)], POLICY)
+        finish.video(clip([1], size=(16, 18)), POLICY)
+        assert all(isinstance(image, Image.Image) and image.mode == "RGB" for image in given)
+        assert [image.size for image in given] == [(5, 3), (5, 3), (16, 18)]

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from headrace.address import Address
 from headrace.errors import DataError, shown
 from headrace.fetch.media.clip import Clip, clip_of
-from headrace.fetch.media.load import load_audio, load_image, load_image_tensor, load_video
+from headrace.fetch.media.load import load_audio, load_image_tensor, load_picture, load_video
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.sample import ERROR, Sample
 from headrace.sequence.processors import features, pixels
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
+    from PIL.Image import Image
 
 IGNORED = -100
 FLAGS = ("has_image_gen", "has_video_gen", "has_asr", "has_tts")
@@ -41,7 +44,9 @@ class Finish:
     max_length: int = 1024
     pad_id: int = 0
     image_processor: Any = None
-    """A Hugging Face image processor, or any callable `(image, return_tensors="pt", size=...)`; None: the built-in."""
+    """A Hugging Face image processor, or any callable `(image, return_tensors="pt", size=...)`; None: the built-in. It
+    gets RGB images of PIL, upright, one at a time, also of videos: of an array, it would have to guess which axis is
+    the channels."""
     voice_processor: Any = None
     """A Hugging Face feature extractor for sounds, or any callable `(wave, sampling_rate=..., return_tensors="pt")`;
     None: the built-in log-mel. See `features` for what is taken of its answer."""
@@ -115,7 +120,7 @@ class Finish:
         """[3, size, size]"""
         if self.image_processor is None:
             return load_image_tensor(value, policy, self.image_size, out)
-        return pixels(self.image_processor, load_image(value, policy), self.image_size)
+        return pixels(self.image_processor, load_picture(value, policy), self.image_size)
 
     def video(self, value: Any, policy: MediaPolicy, clip: Clip | None = None) -> torch.Tensor:
         """[frames, 3, size, size]. Images in a list or an array are a video, too."""
@@ -127,17 +132,20 @@ class Finish:
             from headrace.fetch.media.video import spread
 
             chosen = [value[i] for i in spread(len(value), self.max_video_frames)]
-            return torch.stack([self._frame(load_image(one, policy)) for one in chosen])
+            return torch.stack([self._frame(load_picture(one, policy)) for one in chosen])
         size = None if self.image_processor is not None else self.video_size
         frames = load_video(value, policy, self.max_video_frames, size, clip)
         return torch.stack([self._frame(one) for one in frames])
 
-    def _frame(self, frame: Any) -> torch.Tensor:
-        if self.image_processor is not None:
-            return pixels(self.image_processor, frame, self.video_size)
-        from headrace.fetch.media.images import image_tensor
+    def _frame(self, frame: Image | NDArray[np.uint8]) -> torch.Tensor:
+        if self.image_processor is None:
+            from headrace.fetch.media.images import image_tensor
 
-        return image_tensor(frame, self.video_size)
+            return image_tensor(frame, self.video_size)
+        from PIL import Image
+
+        image = frame if isinstance(frame, Image.Image) else Image.fromarray(frame)
+        return pixels(self.image_processor, image, self.video_size)
 
     def audio(self, value: Any, policy: MediaPolicy, clip: Clip | None = None) -> torch.Tensor:
         """[samples], or a log-mel of [bands, frames], or what `voice_processor` makes. Bare numbers are samples at our

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
 MASKS = ("attention_mask", "padding_mask", "input_features_mask")
 """Under which names extractors say what is sound and what is padding."""
@@ -44,7 +45,8 @@ def _takes_mask(processor: Any) -> bool:
         return False
 
 
-def pixels(processor: Any, image: Any, size: int) -> torch.Tensor:
+def pixels(processor: Any, image: Image, size: int) -> torch.Tensor:
+    """The `pixel_values` of a picture, which is told to become a square of `size`."""
     import torch
 
     made = processor(image, return_tensors="pt", size={"height": size, "width": size})

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
     from headrace.fetch.media.clip import Clip
     from headrace.fetch.media.video import Backend, Size
@@ -24,6 +25,13 @@ def load_image(value: Any, policy: MediaPolicy) -> NDArray[np.uint8]:
     from headrace.fetch.media.images import decode_image
 
     return decode_image(_encoded(value, policy, "image"), policy)
+
+
+def load_picture(value: Any, policy: MediaPolicy) -> Image:
+    """An RGB image of PIL."""
+    from headrace.fetch.media.images import open_image
+
+    return open_image(_encoded(value, policy, "image"), policy)
 
 
 def load_image_tensor(value: Any, policy: MediaPolicy, size: int, out: torch.Tensor | None = None) -> torch.Tensor:
