@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from media_files import clip, encoded, sound, tone
 from PIL import Image
 from streaming import World, write_table
 
+from headrace.fetch.media.clip import Clip
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.sequence.finish import Finish
 from headrace.sequence.media import collate_fn
@@ -123,3 +126,50 @@ class TestPictures:
         finish.video(clip([1], size=(16, 18)), POLICY)
         assert all(isinstance(image, Image.Image) and image.mode == "RGB" for image in given)
         assert [image.size for image in given] == [(5, 3), (5, 3), (16, 18)]
+
+
+class TestFrames:
+    def test_they_are_never_all_in_memory(self) -> None:
+        data = clip(list(range(24)), size=(640, 480), options={"preset": "ultrafast"})
+        numbers: list[int] = []
+
+        def processor(image: Any, return_tensors: str, size: dict[str, int]) -> dict[str, Any]:
+            numbers.append(round(image.getpixel((0, 0))[0] / 4))
+            return {"pixel_values": torch.zeros(1, 3, 8, 8)}
+
+        finish = Finish(image_processor=processor, video_size=8)
+        finish.video(data, POLICY)  # what is made once
+        tracemalloc.start()
+        try:
+            assert finish.video(data, POLICY).shape == (24, 3, 8, 8)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert numbers == [*range(24)] * 2
+        assert peak < 4 * 640 * 480 * 3
+
+    def test_a_frame_that_is_shown_for_long_is_given_again(self) -> None:
+        data = clip([1, 2, 3, 4, 5], times=[0, 10, 20, 30, 5000], form="matroska")
+        found = Finish(image_processor=mean_of, max_video_frames=4).video(data, POLICY, Clip(0.0, None))
+        assert [round(float(frame.mean()) / 4) for frame in found] == [1, 4, 4, 5]
+
+    def test_what_a_processor_raises_is_left_as_it_is(self) -> None:
+        def broken(image: Any, return_tensors: str, size: Any) -> Any:
+            raise LookupError("no such layer")
+
+        with pytest.raises(LookupError, match="no such layer"):
+            Finish(image_processor=broken).video(clip([1, 2]), POLICY)
+
+    def test_its_time_is_not_of_the_video(self) -> None:
+        def slow(image: Any, return_tensors: str, size: Any) -> Any:
+            begin = time.thread_time()
+            while time.thread_time() < begin + 0.3:
+                pass
+            return mean_of(image)
+
+        found = Finish(image_processor=slow, max_video_frames=4).video(clip([1, 2, 3, 4]), MediaPolicy(timeout=1))
+        assert len(found) == 4
+
+
+def mean_of(image: Any, **_: Any) -> dict[str, Any]:
+    return {"pixel_values": torch.full((1, 3, 2, 2), float(np.asarray(image).mean()))}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.address import Address
 from headrace.errors import DataError, shown
 from headrace.fetch.media.clip import Clip, clip_of
-from headrace.fetch.media.load import load_audio, load_image_tensor, load_picture, load_video
+from headrace.fetch.media.load import load_audio, load_frames, load_image_tensor, load_picture
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.sample import ERROR, Sample
 from headrace.sequence.processors import features, pixels
@@ -134,8 +134,7 @@ class Finish:
             chosen = [value[i] for i in spread(len(value), self.max_video_frames)]
             return torch.stack([self._frame(load_picture(one, policy)) for one in chosen])
         size = None if self.image_processor is not None else self.video_size
-        frames = load_video(value, policy, self.max_video_frames, size, clip)
-        return torch.stack([self._frame(one) for one in frames])
+        return torch.stack(load_frames(self._frame, value, policy, self.max_video_frames, size, clip))
 
     def _frame(self, frame: Image | NDArray[np.uint8]) -> torch.Tensor:
         if self.image_processor is None:
