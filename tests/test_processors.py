@@ -15,6 +15,7 @@ from streaming import World, write_table
 
 from headrace.fetch.media.clip import Clip
 from headrace.fetch.media.policy import MediaPolicy
+from headrace.sequence.cost import Cost, media_tokens_of
 from headrace.sequence.finish import Finish
 from headrace.sequence.media import collate_fn
 
@@ -88,6 +89,17 @@ class TestSounds:
         assert batch["audio_mask"].sum(1).tolist() == lengths
         assert batch["audio"].shape[-1] == lengths[0]
         assert not batch["audio"][1, ..., lengths[1] :].any()
+
+    @pytest.mark.parametrize(
+        ("name", "seconds"), [("WhisperFeatureExtractor", 10), ("Wav2Vec2FeatureExtractor", 12), (None, 10)]
+    )
+    def test_a_sound_costs_what_is_given_of_it(self, name: str | None, seconds: int) -> None:
+        processor = None if name is None else getattr(transformers, name)()
+        finish = Finish(voice_processor=processor, use_raw_waveform=False)
+        cost = Cost(tokens=media_tokens_of({"audio_second": 25}), finish=finish)
+        extras = {"audio": tone(seconds=12)}
+        assert cost.expected(extras) == cost.actual(extras, {"audio": finish.audio(extras["audio"], POLICY)})
+        assert cost.expected(extras) == 25 * seconds
 
 
 def seen(processor: Any, width: int, height: int) -> torch.Tensor:

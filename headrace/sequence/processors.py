@@ -38,6 +38,11 @@ def features(processor: Any, wave: NDArray[np.float32], sample_rate: int, most: 
     return found if framed is None else found.narrow(axis, 0, min(most, found.shape[axis]))
 
 
+def gives_samples(processor: Any) -> bool:
+    """Whether it is an extractor that says of itself that it gives `input_values`."""
+    return "input_values" in getattr(processor, "model_input_names", ())
+
+
 def _takes_mask(processor: Any) -> bool:
     try:
         return "return_attention_mask" in inspect.signature(processor).parameters
