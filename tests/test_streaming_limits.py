@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from streaming import Memory, World, code_row, named, vision_row, write_table
+from streaming import Memory, World, code_row, named, speech_row, vision_row, write_table
 from torch.utils.data import DataLoader
 
 from headrace import collate_fn
@@ -306,6 +306,15 @@ def test_media_that_the_policy_refuses_follow_the_same_rule(world: World) -> Non
         list(memory.make(configs=memory.configs("vision"), max_per_epoch=3))
     dataset = memory.make(configs=memory.configs("vision"), max_per_epoch=3, faults=Faults(policy="skip"))
     assert world.names(dataset) == [f"vision {i}" for i in (0, 2, 3) for _ in range(2)]
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_sound_of_less_than_a_sample_follows_it_too(world: World, raw: bool) -> None:
+    short = {"array": [0.1], "sampling_rate": 96_000}
+    memory = world.memory({"v": lambda i: {**speech_row(i), "audio": short} if i == 1 else speech_row(i)})
+    options = {"max_per_epoch": 3, "sample_repeat": 1, "use_raw_waveform": raw}
+    dataset = memory.make(configs=memory.configs("voice_asr"), faults=Faults(policy="skip"), **options)
+    assert world.names(dataset) == ["voice_asr 0", "voice_asr 2", "voice_asr 3"]
 
 
 def test_a_processor_that_fails_is_no_bad_row(world: World) -> None:
