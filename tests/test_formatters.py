@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from formatting import T, bare, check, learned, one, run
 from hypothesis import given, settings
@@ -250,3 +251,31 @@ def test_whatever_a_map_says_gives_samples_or_an_error_of_ours(
         return
     for sample in found if isinstance(found, list) else [] if found is None else [found]:
         check(sample)
+
+
+@pytest.mark.parametrize("said", [False, 0, 0.0, np.False_, np.int64(0), np.float32(0), "false", "False", " no ", "0"])
+def test_no_is_no_in_any_words(said: Any) -> None:
+    row = {"prompt": "q", "response": "a", "is_training": said}
+    assert one("conversation", row)["is_training"] is False
+    assert learned(one("conversation", {"messages": [{"role": "user", "content": "q"}], "is_training": said})) == ""
+
+
+@pytest.mark.parametrize("said", [True, 1, 0.5, np.True_, np.int8(1), "true", "YES", "1"])
+def test_yes_is_yes_in_any_words(said: Any) -> None:
+    assert one("conversation", {"prompt": "q", "response": "a", "is_training": said})["is_training"] is True
+
+
+@pytest.mark.parametrize("said", [None, "", "  ", float("nan"), np.float32("nan"), [], {}])
+def test_nothing_says_nothing(said: Any) -> None:
+    assert "is_training" not in one("conversation", {"prompt": "q", "response": "a", "is_training": said})
+
+
+@pytest.mark.parametrize("said", ["maybe", "0.0", [False], {"a": 1}, b"no"])
+def test_a_flag_that_is_none_is_a_bad_row(said: Any) -> None:
+    with pytest.raises(DataError, match="is_training is .*; true or false, a number, or one of true, 1, yes, false"):
+        one("conversation", {"prompt": "q", "response": "a", "is_training": said})
+
+
+def test_a_row_with_nothing_to_say_is_none_whatever_its_flag() -> None:
+    for said in (None, 0, True):
+        assert not run("agentic", {"Complex_CoT": "user", "is_training": said})

@@ -104,6 +104,9 @@ ARRAYS: dict[str, Any] = {
     "int32": np.rint(TONE.astype(np.float64) * 2**31).astype(np.int32),
     "uint8": np.rint(TONE * 128 + 128).astype(np.uint8),
     "one channel of two dimensions": TONE[None],
+    "a list of whole numbers": np.rint(TONE * 32768).astype(int).tolist(),
+    "channels of whole numbers": [np.rint(TONE * 32768).astype(int).tolist()] * 2,
+    "int64": np.rint(TONE * 32768).astype(np.int64),
 }
 
 
@@ -176,7 +179,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "objects": ({"array": np.array([{}], dtype=object), "sampling_rate": 16_000}, "samples are expected"),
     "three dimensions": ({"array": np.zeros((2, 2, 2)), "sampling_rate": 16_000}, "samples are expected"),
     "ragged channels": ({"array": [[1.0], [1.0, 2.0]], "sampling_rate": 16_000}, "not of one length"),
-    "int64": ({"array": np.array([1, 2]), "sampling_rate": 16_000}, "int64"),
+    "whole numbers above 16 bits": ({"array": [1, 32_768], "sampling_rate": 16_000}, "from 1 to 32,768.*16 bits"),
+    "int64 below 16 bits": ({"array": np.array([1, -32_769]), "sampling_rate": 16_000}, "from -32,769 to 1.*16 bits"),
+    "uint16": ({"array": np.ones(9, np.uint16), "sampling_rate": 16_000}, "uint16"),
+    "less than a sample": (sound(TONE[:1], 96_000), "no samples at the rate that is asked for: it has 1 at 96,000"),
+    "less than a sample in an array": ({"array": [0.1], "sampling_rate": 96_000}, "no samples at the rate"),
     "a wav cut short": (sound(TONE, 16_000)[:5000], "cut short"),
     "an aiff cut short": (sound(TONE, 16_000, "AIFF")[:5000], "cut short"),
     "a flac cut short": (sound(NOISE, 16_000, "FLAC")[:9000], "cut short|cannot"),

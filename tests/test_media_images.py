@@ -45,6 +45,10 @@ def deep_rgb() -> bytes:
     return png(64, 48, 16, 2, b"".join(b"\0" + row.tobytes() for row in wide))
 
 
+def big_endian(array: Any) -> Image.Image:
+    return Image.frombytes("I;16B", array.shape[::-1], array.astype(">u2").tobytes())
+
+
 def head_only(width: int, height: int) -> bytes:
     return png(width, height, 8, 2, b"\0" * 100)
 
@@ -95,6 +99,9 @@ LOSSLESS: dict[str, tuple[bytes, U8]] = {
     "tiff": (encoded(PHOTO, "TIFF"), PHOTO),
     "tiff, deflated": (encoded(PHOTO, "TIFF", compression="tiff_deflate"), PHOTO),
     "tiff, 16 bits": (encoded(RAMP, "TIFF"), stack(RAMP >> 8)),
+    "tiff, 16 bits, the high one first": (encoded(big_endian(RAMP), "TIFF"), stack(RAMP >> 8)),
+    "tiff, 16 bits, all dark": (encoded(RAMP % 256, "TIFF"), stack(RAMP * 0)),
+    "tiff, 16 bits, all dark, the high one first": (encoded(big_endian(RAMP % 256), "TIFF"), stack(RAMP * 0)),
     "tiff, fractions": (encoded(Image.fromarray((GREY / 255).astype(np.float32)), "TIFF"), stack(GREY)),
     "tiff, 32 bits": (encoded(Image.fromarray(RAMP.astype(np.int32)), "TIFF"), stack(RAMP >> 8)),
 }
@@ -184,12 +191,28 @@ def test_arrays_and_images_are_taken_as_they_are(name: str) -> None:
         (GREY[None], stack(GREY)),
         (GREY > 127, stack((GREY > 127) * 255)),
         (RAMP, stack(RAMP >> 8)),
+        (RAMP.astype(">u2"), stack(RAMP >> 8)),
+        ((RAMP % 256).astype(">u2"), stack(RAMP * 0)),
+        (big_endian(RAMP % 256), stack(RAMP * 0)),
         (HALF, ON_WHITE),
         (HALF.transpose(2, 0, 1), ON_WHITE),
         (np.zeros((2, 2, 2), np.uint8), np.full((2, 2, 3), 255)),
         (np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 3))),
     ],
-    ids=["HW", "HW1", "1HW", "bool", "16 bits", "RGBA", "RGBA first", "grey and alpha", "HWC wins where both fit"],
+    ids=[
+        "HW",
+        "HW1",
+        "1HW",
+        "bool",
+        "16 bits",
+        ">16 bits",
+        ">dark",
+        ">PIL",
+        "RGBA",
+        "RGBA first",
+        "grey and alpha",
+        "HWC wins where both fit",
+    ],
 )
 def test_other_shapes_become_three_channels(array: Any, expected: Any) -> None:
     found = decode_image(array)

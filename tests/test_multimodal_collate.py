@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from media_files import clip, encoded, photo, sound, tone
+from PIL import Image
 from streaming import RATE, World, named
 
 from headrace import collate_fn
@@ -214,9 +215,11 @@ def test_processors_of_ones_own_are_used(world: World) -> None:
     sizes: list[Any] = []
 
     def images(value: Any, return_tensors: str, size: dict[str, int]) -> Any:
-        assert value.dtype == np.uint8
+        assert isinstance(value, Image.Image)
+        assert value.mode == "RGB"
         sizes.append(size)
-        return SimpleNamespace(pixel_values=torch.full((1, 3, size["height"], size["width"]), float(value.mean())))
+        mean = float(np.asarray(value).mean())
+        return SimpleNamespace(pixel_values=torch.full((1, 3, size["height"], size["width"]), mean))
 
     def voices(value: Any, sampling_rate: int, return_tensors: str) -> dict[str, Any]:
         assert sampling_rate == RATE

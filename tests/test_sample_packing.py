@@ -309,7 +309,7 @@ def test_media_without_a_place_in_the_text_are_never_cut_from_it(world: World) -
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was decoded, in order."""
     found: list[Any] = []
-    for name in ("load_image", "load_image_tensor", "load_audio", "load_video"):
+    for name in ("load_picture", "load_image_tensor", "load_audio", "load_frames"):
         real = getattr(finish, name)
 
         def counted(value: Any, *more: Any, real: Any = real) -> Any:

@@ -452,7 +452,7 @@ def test_media_come_in_many_forms(world: World) -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was decoded, in order."""
     found: list[Any] = []
-    for name in ("load_image", "load_image_tensor", "load_audio", "load_video"):
+    for name in ("load_picture", "load_image_tensor", "load_audio", "load_frames"):
         real = getattr(finish, name)
 
         def counted(value: Any, *more: Any, real: Any = real) -> Any:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
-from streaming import Memory, World, code_row, named, vision_row, write_table
+from streaming import Memory, World, code_row, named, speech_row, vision_row, write_table
 from torch.utils.data import DataLoader
 
 from headrace import collate_fn
@@ -306,6 +307,33 @@ def test_media_that_the_policy_refuses_follow_the_same_rule(world: World) -> Non
         list(memory.make(configs=memory.configs("vision"), max_per_epoch=3))
     dataset = memory.make(configs=memory.configs("vision"), max_per_epoch=3, faults=Faults(policy="skip"))
     assert world.names(dataset) == [f"vision {i}" for i in (0, 2, 3) for _ in range(2)]
+
+
+@pytest.mark.parametrize("no", [False, 0, 0.0, np.False_, "no", "False"])
+def test_a_formatter_of_ones_own_may_say_in_any_words_that_a_row_is_not_for_training(world: World, no: Any) -> None:
+    functions = {
+        "code": lambda row, tokens: {"text": "x", "is_training": no if row["instruction"][-1] == "0" else None}
+    }
+    made = world.memory({"a": named("a")}).make(functions=functions, max_per_epoch=2, sample_repeat=1)
+    assert ["labels" in sample for sample in made] == [False, True]
+
+
+def test_a_flag_that_nobody_understands_is_a_bad_row(world: World) -> None:
+    rows = {"a": lambda i: {**code_row(i, "a"), "is_training": "maybe" if i == 1 else True}}
+    with pytest.raises(DataError, match="is_training is 'maybe'") as caught:
+        list(world.memory(rows).make(max_per_epoch=3, sample_repeat=1))
+    assert "shard-0:1" in "".join(caught.value.__notes__)
+    dataset = world.memory(rows).make(max_per_epoch=3, sample_repeat=1, faults=Faults(policy="skip"))
+    assert world.names(dataset) == ["a 0", "a 2", "a 3"]
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_sound_of_less_than_a_sample_follows_it_too(world: World, raw: bool) -> None:
+    short = {"array": [0.1], "sampling_rate": 96_000}
+    memory = world.memory({"v": lambda i: {**speech_row(i), "audio": short} if i == 1 else speech_row(i)})
+    options = {"max_per_epoch": 3, "sample_repeat": 1, "use_raw_waveform": raw}
+    dataset = memory.make(configs=memory.configs("voice_asr"), faults=Faults(policy="skip"), **options)
+    assert world.names(dataset) == ["voice_asr 0", "voice_asr 2", "voice_asr 3"]
 
 
 def test_a_processor_that_fails_is_no_bad_row(world: World) -> None:

@@ -103,9 +103,9 @@ class Draft:
 
     # --- whole
 
-    def sample(self, dtype: str, *, is_training: Any = None, **more: Any) -> Formatted | None:
-        """The sample; None where there is nothing to learn from, unless the row says that it is not for training."""
-        if is_training is not False and not any(learned and text.strip() for text, learned in self._segments):
+    def sample(self, dtype: str, *, is_training: bool | None = None, **more: Any) -> Formatted | None:
+        """The sample; None where there is nothing to learn from, or, if it is not for training, nothing at all."""
+        if not any((learned or is_training is False) and text.strip() for text, learned in self._segments):
             return None
         found: Formatted = {
             "text": "".join(text for text, _ in self._segments),
@@ -124,7 +124,7 @@ class Draft:
                 status[key] = media_status(more[key])
         if status:
             found["media_status"] = status
-        if isinstance(is_training, bool):
+        if is_training is not None:
             found["is_training"] = is_training
         return found | {key: value for key, value in more.items() if value is not None}
 

@@ -17,6 +17,7 @@ from headrace.make.sample import ERROR, MEDIA_STOP, Sample, has_media
 from headrace.make.template import Span, Template, media_stop
 from headrace.make.tokenize import Tokenizer
 from headrace.make.tokens import TOKENS, token
+from headrace.make.values import said_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,7 +116,7 @@ class Formatted:
                     f"{shown(address, 1000)}: its formatter gave segments that do not make its text; pairs of a text "
                     f"and whether it is learned are expected"
                 )
-        return several
+        return [_flagged(one, address) for one in several]
 
     # --- text
 
@@ -253,6 +254,19 @@ def _spans(segments: Sequence[tuple[str, bool]]) -> list[Span]:
         found += [(at, at + len(text))] if learned else []
         at += len(text)
     return found
+
+
+def _flagged(one: dict[str, Any], address: Address) -> dict[str, Any]:
+    """The sample, with a flag that is true or false, or with none."""
+    if type(one.get("is_training", True)) is bool:
+        return one
+    try:
+        flag = said_of("is_training", one["is_training"])
+    except DataError as error:
+        error.add_note(f"in {shown(address, 1000)}")
+        raise
+    rest = {name: value for name, value in one.items() if name != "is_training"}
+    return rest if flag is None else {**rest, "is_training": flag}
 
 
 def _tokens_before(places: Any, stop: int | None) -> int | None:

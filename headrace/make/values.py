@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping
 from numbers import Integral, Number
@@ -25,6 +26,7 @@ _VALUES = re.compile(r"\b(?:True|False|None)\b|(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+
 _NEIGHBOURS = re.compile(r"[0\])}][0\[({]")
 """Two values with nothing between them: a call, an index, an operation."""
 _MEDIA_KEYS = ("bytes", "path", "array", "url")
+_FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _LISTS = (list, tuple)
 _SIZED = (dict, *_LISTS, *BYTES, Mapping)
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.\-]*:")
@@ -100,6 +102,23 @@ def is_empty(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return isinstance(value, _SIZED) and len(value) == 0
+
+
+def said_of(name: str, value: Any) -> bool | None:
+    """What a flag says: a number by whether it is 0, a text by its meaning. Nothing, also NaN, says nothing."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()  # of numpy or torch
+    if is_empty(value) or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, str):
+        found = _FLAGS.get(value.strip().lower())
+    else:
+        found = bool(value) if isinstance(value, int | float) else None
+    if found is None:
+        raise DataError(
+            f"{name} is {shown(value)!r}; true or false, a number, or one of {', '.join(_FLAGS)} is expected"
+        )
+    return found
 
 
 # --- lists and objects inside strings

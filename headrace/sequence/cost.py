@@ -13,6 +13,7 @@ from headrace.fetch.media.audio import sound_seconds
 from headrace.fetch.media.clip import clip_of
 from headrace.fetch.media.mel import HOP_SECONDS
 from headrace.sequence.finish import CLIPPED, MEDIA, Finish, several
+from headrace.sequence.processors import gives_samples
 
 MediaTokens: TypeAlias = Mapping[str, float] | Callable[[Mapping[str, Any]], int]
 
@@ -64,7 +65,7 @@ class Cost:
             return (min(len(value), frames) if listed else frames) * self.tokens["video_frame"]
         clip = clip_of(extras.get("clip")) if name in CLIPPED else None
         seconds = self._seconds(value) if clip is None or clip.seconds is None else clip.seconds
-        if not self.finish.use_raw_waveform:
+        if not (self.finish.use_raw_waveform or gives_samples(self.finish.voice_processor)):
             most = self.finish.audio_max_length * HOP_SECONDS
             seconds = most if seconds is None else min(seconds, most)
         return self.tokens["audio"] if seconds is None else seconds * self.tokens["audio_second"]
@@ -100,7 +101,7 @@ class Cost:
             return self.tokens["image"]
         if kind == "video":
             return int(shape[0]) * self.tokens["video_frame"]
-        each = 1 / self.finish.audio_sample_rate if self.finish.use_raw_waveform else HOP_SECONDS
+        each = 1 / self.finish.audio_sample_rate if len(shape) == 1 else HOP_SECONDS
         return int(shape[-1]) * each * self.tokens["audio_second"]
 
 

@@ -10,12 +10,16 @@ from headrace.address import Address
 from headrace.errors import DataError, shown
 from headrace.fetch.media.clip import Clip, clip_of
 from headrace.fetch.media.likely import is_frames
-from headrace.fetch.media.load import load_audio, load_image, load_image_tensor, load_video
+from headrace.fetch.media.load import load_audio, load_frames, load_image_tensor, load_picture
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.sample import ERROR, Sample
+from headrace.sequence.processors import features, pixels
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
+    from PIL.Image import Image
 
 IGNORED = -100
 FLAGS = ("has_image_gen", "has_video_gen", "has_asr", "has_tts")
@@ -41,16 +45,19 @@ class Finish:
     max_length: int = 1024
     pad_id: int = 0
     image_processor: Any = None
-    """A Hugging Face image processor, or any callable `(image, return_tensors="pt", size=...)`; None: the built-in."""
+    """A Hugging Face image processor, or any callable `(image, return_tensors="pt", size=...)`; None: the built-in. It
+    gets RGB images of PIL, upright, one at a time, also of videos: of an array, it would have to guess which axis is
+    the channels."""
     voice_processor: Any = None
-    """A Hugging Face feature extractor for sounds; None: the built-in log-mel."""
+    """A Hugging Face feature extractor for sounds, or any callable `(wave, sampling_rate=..., return_tensors="pt")`;
+    None: the built-in log-mel. See `features` for what is taken of its answer."""
     image_size: int = 256
     video_size: int = 256
     max_video_frames: int = 32
     audio_sample_rate: int = 16000
     audio_n_mels: int = 80
     audio_max_length: int = 1000
-    """Of a log-mel, in frames. A waveform is never cut."""
+    """Of a log-mel, or of the `input_features` of an extractor, in frames. Samples are never cut."""
     use_raw_waveform: bool = True
 
     def __call__(
@@ -114,7 +121,7 @@ class Finish:
         """[3, size, size]"""
         if self.image_processor is None:
             return load_image_tensor(value, policy, self.image_size, out)
-        return self._processed(load_image(value, policy), self.image_size)
+        return pixels(self.image_processor, load_picture(value, policy), self.image_size)
 
     def video(self, value: Any, policy: MediaPolicy, clip: Clip | None = None) -> torch.Tensor:
         """[frames, 3, size, size]. Images in a list or an array are a video, too."""
@@ -126,20 +133,23 @@ class Finish:
             from headrace.fetch.media.video import spread
 
             chosen = [value[i] for i in spread(len(value), self.max_video_frames)]
-            return torch.stack([self._frame(load_image(one, policy)) for one in chosen])
+            return torch.stack([self._frame(load_picture(one, policy)) for one in chosen])
         size = None if self.image_processor is not None else self.video_size
-        frames = load_video(value, policy, self.max_video_frames, size, clip)
-        return torch.stack([self._frame(one) for one in frames])
+        return torch.stack(load_frames(self._frame, value, policy, self.max_video_frames, size, clip))
 
-    def _frame(self, frame: Any) -> torch.Tensor:
-        if self.image_processor is not None:
-            return self._processed(frame, self.video_size)
-        from headrace.fetch.media.images import image_tensor
+    def _frame(self, frame: Image | NDArray[np.uint8]) -> torch.Tensor:
+        if self.image_processor is None:
+            from headrace.fetch.media.images import image_tensor
 
-        return image_tensor(frame, self.video_size)
+            return image_tensor(frame, self.video_size)
+        from PIL import Image
+
+        image = frame if isinstance(frame, Image.Image) else Image.fromarray(frame)
+        return pixels(self.image_processor, image, self.video_size)
 
     def audio(self, value: Any, policy: MediaPolicy, clip: Clip | None = None) -> torch.Tensor:
-        """[samples], or a log-mel of [bands, frames]. Bare numbers are samples at our own rate."""
+        """[samples], or a log-mel of [bands, frames], or what `voice_processor` makes. Bare numbers are samples at our
+        own rate."""
         import torch
 
         if isinstance(value, list | tuple) or hasattr(value, "__array__"):
@@ -148,20 +158,11 @@ class Finish:
         if self.use_raw_waveform:
             return torch.from_numpy(wave)
         if self.voice_processor is not None:
-            made = self.voice_processor(wave, sampling_rate=self.audio_sample_rate, return_tensors="pt")
-            found = made.get("input_features", made.get("input_values"))
-            return torch.as_tensor(found)[0][..., : self.audio_max_length]
+            return features(self.voice_processor, wave, self.audio_sample_rate, self.audio_max_length)
         from headrace.fetch.media.mel import log_mel
 
         mel = log_mel(wave, self.audio_n_mels, self.audio_max_length, sample_rate=self.audio_sample_rate)
         return torch.from_numpy(mel)
-
-    def _processed(self, image: Any, size: int) -> torch.Tensor:
-        import torch
-
-        made = self.image_processor(image, return_tensors="pt", size={"height": size, "width": size})
-        found = made["pixel_values"] if isinstance(made, Mapping) else made.pixel_values
-        return torch.as_tensor(found)[0]
 
 
 def several(kind: str, field: str, value: Any) -> list[Any]:

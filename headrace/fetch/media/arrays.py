@@ -47,7 +47,7 @@ def bytes_of(array: NDArray[Any]) -> U8:
         return array
     if array.dtype == np.bool_:
         return array.astype(np.uint8) * np.uint8(255)
-    if array.dtype == np.uint16:
+    if array.dtype.kind == "u" and array.dtype.itemsize == 2:  # in either order of bytes
         return (array >> 8).astype(np.uint8)
     low, high = array.min(), array.max()
     if not (low >= 0 and high <= 255):  # also when one is not a number

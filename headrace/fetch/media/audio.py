@@ -32,8 +32,9 @@ _SCALES = {"uint8": 128.0, "int16": 32768.0, "int32": 2147483648.0}
 def decode_audio(value: Any, sample_rate: int, budget: Budget = DEFAULT, clip: Clip | None = None) -> F32:
     """Samples of one channel, the mean of all, of {array, sampling_rate}, of bytes, or of {bytes, path}.
 
-    Of an array with two dimensions the shorter one is channels. Whole numbers are scaled to -1 .. 1. A `clip` is cut
-    out sample by sample at the rate that the sound has, before it is resampled.
+    Of an array with two dimensions the shorter one is channels. Whole numbers are scaled to -1 .. 1, by the type that
+    the array has; those of a list, which has none (or int64), are samples of 16 bits, and have to fit into them. A
+    `clip` is cut out sample by sample at the rate that the sound has, before it is resampled.
     """
     if isinstance(value, Mapping):
         if value.get("array") is not None:
@@ -63,6 +64,11 @@ def _finished(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
     except ImportError as error:
         raise SpecError(f"resampling takes the package soxr, which is not installed; {INSTALL}") from error
     found: F32 = soxr.resample(wave, rate, sample_rate)
+    if not len(found):
+        raise DataError(
+            f"the audio has no samples at the rate that is asked for: it has {len(wave):,} at {rate:,} a second, "
+            f"which is less than one at {sample_rate:,}"
+        )
     return found
 
 
@@ -89,7 +95,19 @@ def _of_array(value: Any, rate: Any, budget: Budget) -> tuple[F32, int]:
         array = array.T
     rate = _require_form(rate, 1 if array.ndim == 1 else array.shape[0])
     budget.require("max_seconds", array.shape[-1] / rate, "the length in seconds of the audio")
+    if array.dtype.kind == "i" and array.dtype.itemsize == 8:
+        array = _of_16_bits(array)
     return _mono(_floats(array) if array.ndim == 2 else _floats(array)[None]), rate
+
+
+def _of_16_bits(array: NDArray[Any]) -> NDArray[Any]:
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    if low < -32768 or high > 32767:
+        raise DataError(
+            f"the audio has whole numbers from {low:,} to {high:,}, in a list or as int64; there they are samples of "
+            f"16 bits, -32,768 to 32,767; give others as fractions from -1 to 1, or as an array of int32 or uint8"
+        )
+    return array.astype(np.int16)
 
 
 def _floats(array: NDArray[Any]) -> NDArray[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from headrace.errors import Refused, SpecError, shown
@@ -54,6 +56,16 @@ class Clock:
         self.budget = budget
         self._work = time.thread_time() + budget.timeout
         self._wall = time.monotonic() + budget.timeout * WALL
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done inside does not count."""
+        work, wall = time.thread_time(), time.monotonic()
+        try:
+            yield
+        finally:
+            self._work += time.thread_time() - work
+            self._wall += time.monotonic() - wall
 
     def is_over(self) -> bool:
         return time.thread_time() > self._work or time.monotonic() > self._wall

@@ -37,7 +37,7 @@ INSTALL = "pip install 'headrace[video]'"
 
 
 class LostWay(Exception):
-    """A seek led past the frame that was wanted."""
+    """A seek led past the frame that was wanted, or to where it cannot be decoded."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from headrace.errors import DataError, Refused
 from headrace.fetch.media.budget import Budget, over
+from headrace.fetch.media.mp3 import require_whole_mp3
 
 MAX_EDITS = 1000
 _MAX_PCM = 1 << 24
@@ -30,6 +31,8 @@ def require_whole(data: bytes, name: str) -> None:
         need = max((stop for kind, _, stop in _boxes(data) if kind in (b"mdat", b"moov", b"moof")), default=0)
     elif name == "matroska":
         need = _segment_end(data)
+    elif name == "mp3":
+        require_whole_mp3(data)
     if need > len(data):
         raise DataError(f"the file is cut short: it has {len(data):,} of {need:,} bytes")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.fetch.media.policy import MediaPolicy, open_media
 from headrace.fetch.media.sniff import BYTES, Kind
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
     from headrace.fetch.media.clip import Clip
     from headrace.fetch.media.video import Backend, Size
 
+Made = TypeVar("Made")
 _HOLDERS = (*BYTES, dict, str, Mapping)
 
 
@@ -24,6 +26,13 @@ def load_image(value: Any, policy: MediaPolicy) -> NDArray[np.uint8]:
     from headrace.fetch.media.images import decode_image
 
     return decode_image(_encoded(value, policy, "image"), policy)
+
+
+def load_picture(value: Any, policy: MediaPolicy) -> Image:
+    """An RGB image of PIL."""
+    from headrace.fetch.media.images import open_image
+
+    return open_image(_encoded(value, policy, "image"), policy)
 
 
 def load_image_tensor(value: Any, policy: MediaPolicy, size: int, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -46,6 +55,20 @@ def load_video(
     from headrace.fetch.media.video import decode_video
 
     return decode_video(open_media(value, policy, "video"), max_frames, size, policy, clip, backend=backend)
+
+
+def load_frames(
+    make: Callable[[NDArray[np.uint8]], Made],
+    value: Any,
+    policy: MediaPolicy,
+    max_frames: int,
+    size: Size = None,
+    clip: Clip | None = None,
+) -> list[Made]:
+    """What `make` makes of each frame of [height, width, 3], one after the other."""
+    from headrace.fetch.media.video import each_frame
+
+    return each_frame(make, open_media(value, policy, "video"), max_frames, size, policy, clip)
 
 
 def load_audio(value: Any, policy: MediaPolicy, sample_rate: int, clip: Clip | None = None) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
 """Videos by torchcodec, where it is installed: the same frames, by another decoder.
 
 It takes bytes, and finds out by itself what they are; so they are looked at here first, and only files whose first
-bytes leave no doubt get through.
+bytes leave no doubt get through. It does not tell which frames it made up where data is damaged, so that such frames
+come as they are; `backend="pyav"` refuses them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 """Videos: some frames, evenly spread over the whole or over a clip of it, resized while they are decoded.
 
 Upright, as the file's rotation says. A video with fewer frames than are asked for gives all it has. One pass over the
-packets counts the frames and finds the key frames; one pass forward decodes, and leaps over what no frame needs.
+packets counts the frames and finds the key frames; one pass forward decodes, and leaps over what no frame needs. What
+the decoder makes up where data is damaged is an error, if the decoder says so: those of H.264 and MPEG-4 do.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from headrace.errors import DataError, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     U8 = NDArray[np.uint8]
 
+Made = TypeVar("Made")
 Size = int | tuple[int, int] | None
 Backend = Literal["pyav", "torchcodec"]
 
@@ -42,18 +46,43 @@ def decode_video(
     `size` is the side of a square, (height, width), or None for the video's own; frames are stretched to it. Frames
     are counted, not timed, so one that stays for long counts once; of a `clip` they are timed.
     """
-    if isinstance(max_frames, bool) or not isinstance(max_frames, int) or max_frames < 1:
-        raise SpecError(f"max_frames={shown(max_frames)}: a whole number above 0 is expected")
+    _require_above_0(max_frames)
     if backend == "torchcodec":
         from headrace.fetch.media.torch_video import decode_by_torchcodec
 
         return decode_by_torchcodec(data, max_frames, size, budget, clip)
     if backend != "pyav":
         raise SpecError(f"backend={shown(backend)!r}: 'pyav' or 'torchcodec' is expected")
+    import numpy as np
+
+    found: list[U8] = each_frame(lambda frame: frame, data, max_frames, size, budget, clip)
+    if len({frame.shape for frame in found}) > 1:
+        raise DataError("the video changes its size on the way; give a size to have all frames alike")
+    return np.stack(found)
+
+
+def each_frame(
+    make: Callable[[U8], Made],
+    data: bytes,
+    max_frames: int,
+    size: Size = None,
+    budget: Budget = DEFAULT,
+    clip: Clip | None = None,
+) -> list[Made]:
+    """What `make` makes of the frames of `decode_video`: of each when it is decoded, so that they are never all there.
+
+    It may get some of them again, where a leap led astray. Its time is not of the budget.
+    """
+    _require_above_0(max_frames)
     try:
-        return _decode(data, (max_frames, clip), size, budget, seeks=True)
+        return _decode(make, data, (max_frames, clip), size, budget, seeks=True)
     except LostWay:
-        return _decode(data, (max_frames, clip), size, budget, seeks=False)
+        return _decode(make, data, (max_frames, clip), size, budget, seeks=False)
+
+
+def _require_above_0(max_frames: Any) -> None:
+    if isinstance(max_frames, bool) or not isinstance(max_frames, int) or max_frames < 1:
+        raise SpecError(f"max_frames={shown(max_frames)}: a whole number above 0 is expected")
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -128,9 +157,9 @@ def video_stream(container: InputContainer) -> VideoStream:
     return found
 
 
-def _decode(data: bytes, what: tuple[int, Clip | None], size: Size, budget: Budget, *, seeks: bool) -> U8:
-    import numpy as np
-
+def _decode(
+    make: Callable[[U8], Made], data: bytes, what: tuple[int, Clip | None], size: Size, budget: Budget, *, seeks: bool
+) -> list[Made]:
     clock = Clock(budget)
     with opened(data, "video", clock) as container:
         stream = video_stream(container)
@@ -138,35 +167,49 @@ def _decode(data: bytes, what: tuple[int, Clip | None], size: Size, budget: Budg
         index = index_frames(container, stream, clock)
     chosen = index.chosen(*what)
     wanted = sorted(set(chosen))
-    with opened(data, "video", clock) as container:
-        stream = video_stream(container)
-        prepare(stream, budget)
-        if index.times is None or not seeks:
-            frames = _by_count(container.decode(stream), wanted)
-        else:
-            frames = _by_time(container, stream, [index.times[i] for i in wanted], index.keys)
-        found = []
-        for frame in frames:
-            clock.check()
-            found.append(_pixels(frame, size, budget))
+    # Outside of what opens the container: there, whatever goes wrong is the video's fault.
+    with closing(_pictures(data, index if seeks else index._replace(times=None), wanted, size, clock)) as pictures:
+        found = [make(picture) for picture in pictures]
     if not found:
         raise DataError("the video has no frames that can be decoded")
-    if len({frame.shape for frame in found}) > 1:
-        raise DataError("the video changes its size on the way; give a size to have all frames alike")
     if len(found) == len(wanted) < len(chosen):
-        found = [found[wanted.index(number)] for number in chosen]
-    return np.stack(found)
+        return [found[wanted.index(number)] for number in chosen]
+    return found
 
 
-def _by_count(frames: Iterator[VideoFrame], wanted: list[int]) -> Iterator[VideoFrame]:
-    numbers = iter(wanted)
-    number = next(numbers)
+def _pictures(data: bytes, index: Index, wanted: list[int], size: Size, clock: Clock) -> Generator[U8, None, None]:
+    with opened(data, "video", clock) as container:
+        stream = video_stream(container)
+        prepare(stream, clock.budget)
+        if index.times is None:
+            frames = _by_count(container.decode(stream), wanted, index.keys)
+        else:
+            frames = _by_time(container, stream, [index.times[i] for i in wanted], index.keys)
+        for frame in frames:
+            clock.check()
+            pixels = _pixels(frame, size, clock.budget)
+            with clock.stopped():
+                yield pixels
+
+
+def _by_count(frames: Iterator[VideoFrame], wanted: list[int], keys: list[int]) -> Iterator[VideoFrame]:
+    left = deque(wanted)
     for i, frame in enumerate(frames):
-        if i == number:
+        if frame.is_corrupt:
+            if _is_led(frame, keys[0] if keys else None):
+                continue
+            raise DataError(f"the video is damaged at frame {i}: what the decoder makes of it is a guess")
+        if i >= left[0]:
             yield frame
-            number = next(numbers, -1)
-            if number < 0:
+            while left and left[0] <= i:
+                left.popleft()
+            if not left:
                 return
+
+
+def _is_led(frame: VideoFrame, key: int | None) -> bool:
+    """Whether it is shown before the key frame, and so may lean on frames before that, which are not there."""
+    return key is not None and frame.pts is not None and frame.pts < key
 
 
 def _by_time(
@@ -186,7 +229,9 @@ def _by_time(
             if frame.pts is None or (frame.pts > time if leapt else at is not None and frame.pts <= at):
                 raise LostWay
             at, leapt = frame.pts, False
-            if at >= time:
+            if frame.is_corrupt and not _is_led(frame, keys[max(here, 0)] if keys else None):
+                raise LostWay  # damaged, or no key frame where one is said to be: without leaps it will be seen
+            if at >= time and not frame.is_corrupt:
                 yield frame
                 break
 

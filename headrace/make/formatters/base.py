@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from headrace.errors import DataError, SpecError, shown
 from headrace.make.draft import Draft, Formatted, rendered
 from headrace.make.fields import Row, check_fields
+from headrace.make.values import said_of
 
 Tokens: TypeAlias = Mapping[str, str]
 Format: TypeAlias = Callable[[Mapping[str, Any], Tokens], Formatted | list[Formatted] | None]
@@ -105,9 +106,9 @@ def with_fields(format_fn: Format, field_map: Mapping[str, str]) -> Format:
 # --- what several of them do
 
 
-def flag_of(row: Row) -> Any:
+def flag_of(row: Row) -> bool | None:
     """What the row itself says about being trained on."""
-    return row.find("is_training")
+    return said_of("is_training", row.find("is_training"))
 
 
 def text_sample(row: Row, tokens: Tokens, dtype: str, text: str) -> Formatted | None:

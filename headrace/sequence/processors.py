@@ -1,0 +1,59 @@
+"""What processors of Hugging Face, and callables like them, make of sounds and pictures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+MASKS = ("attention_mask", "padding_mask", "input_features_mask")
+"""Under which names extractors say what is sound and what is padding."""
+
+
+def features(processor: Any, wave: NDArray[np.float32], sample_rate: int, most: int) -> torch.Tensor:
+    """The `input_features` of a sound, at most so many frames, or else its `input_values`, which are not cut.
+
+    An extractor may pad, as Whisper's does to 30 seconds. What its mask calls padding is taken off again: a batch is
+    padded when it is put together, and says where. The mask is asked for where an extractor takes
+    `return_attention_mask`; without one, all is taken for sound, and frames are along the last axis.
+    """
+    import torch
+
+    asked = {"return_attention_mask": True} if _takes_mask(processor) else {}
+    made = processor(wave, sampling_rate=sample_rate, return_tensors="pt", **asked)
+    framed = made.get("input_features")
+    found = torch.as_tensor((made["input_values"] if framed is None else framed)[0])
+    axis = found.ndim - 1
+    mask = next((torch.as_tensor(made[name][0]) for name in MASKS if made.get(name) is not None), None)
+    if mask is not None and mask.ndim == 1 and len(mask) in found.shape:
+        axis = axis if found.shape[axis] == len(mask) else found.shape.index(len(mask))
+        if not mask.all():
+            found = found.index_select(axis, mask.nonzero()[:, 0])
+    return found if framed is None else found.narrow(axis, 0, min(most, found.shape[axis]))
+
+
+def gives_samples(processor: Any) -> bool:
+    """Whether it is an extractor that says of itself that it gives `input_values`."""
+    return "input_values" in getattr(processor, "model_input_names", ())
+
+
+def _takes_mask(processor: Any) -> bool:
+    try:
+        return "return_attention_mask" in inspect.signature(processor).parameters
+    except (TypeError, ValueError):  # what is not written in Python may not tell
+        return False
+
+
+def pixels(processor: Any, image: Image, size: int) -> torch.Tensor:
+    """The `pixel_values` of a picture, which is told to become a square of `size`."""
+    import torch
+
+    made = processor(image, return_tensors="pt", size={"height": size, "width": size})
+    found = made["pixel_values"] if isinstance(made, Mapping) else made.pixel_values
+    return torch.as_tensor(found[0])
