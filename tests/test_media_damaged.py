@@ -11,15 +11,12 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from media_files import U8, clip, encoded, numbers_of, photo, sound
+from media_files import U8, clip, numbers_of, sound
 from movies import movie
-from PIL import Image
 
 from headrace.errors import DataError
 from headrace.fetch.media.audio import decode_audio
 from headrace.fetch.media.clip import Clip
-from headrace.fetch.media.images import decode_image
-from headrace.fetch.media.jpeg import scan_end
 from headrace.fetch.media.video import decode_video, spread
 
 OPEN = {"g": "12", "x264-params": "open-gop=1:bframes=3:b-adapt=0:scenecut=0"}
@@ -163,80 +160,3 @@ class TestMp3:
     def test_what_announces_much_costs_nothing(self) -> None:
         with pytest.raises(DataError, match="cut short"):
             decode_audio(said(MP3, frames=1 << 30, size=1 << 30), 16_000)
-
-
-def jpeg(width: int, height: int, mode: str, **options: Any) -> bytes:
-    return encoded(Image.fromarray(photo(width, height)).convert(mode), "JPEG", **options)
-
-
-def ended(data: bytes, percent: int) -> bytes:
-    """A JPEG of which so much of its pixels is there, with an end put after them."""
-    begin = data.rindex(b"\xff\xda") + 14
-    stop = begin + (len(data) - 2 - begin) * percent // 100
-    return data[: stop - (data[stop - 1] == 0xFF)] + b"\xff\xd9"
-
-
-class TestJpeg:
-    @pytest.mark.parametrize("size", [None, 16])
-    @pytest.mark.parametrize("percent", [1, 10, 50, 90, 98])
-    @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-    def test_an_end_after_half_of_its_pixels_is_an_error(self, mode: str, percent: int, size: int | None) -> None:
-        data = jpeg(200, 160, mode)
-        assert decode_image(data, size=size).shape[2] == 3
-        with pytest.raises(DataError, match="the JPEG is cut short or damaged"):
-            decode_image(ended(data, percent), size=size)
-
-    @pytest.mark.parametrize("level", [0, 1, 128, 254, 255])
-    def test_the_rest_may_look_like_what_is_before_it(self, level: int) -> None:
-        data = encoded(np.full((160, 160), level, np.uint8), "JPEG", restart_marker_blocks=5)
-        assert np.array_equal(decode_image(data), np.full((160, 160, 3), level))
-        with pytest.raises(DataError, match="the JPEG is cut short or damaged"):
-            decode_image(ended(data, 50))
-
-    @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {},
-            {"progressive": True},
-            {"optimize": True, "quality": 100},
-            {"subsampling": 0},
-            {"subsampling": 2, "quality": 10},
-            {"restart_marker_blocks": 1},
-            {"comment": b"\xff\xd9\xff\xda" * 9},
-        ],
-        ids=str,
-    )
-    def test_whole_ones_are_as_pillow_decodes_them(self, options: dict[str, Any], mode: str) -> None:
-        for width in (1, 2, 8, 17, 64):
-            for height in (1, 7, 16, 33, 100):
-                data = jpeg(width, height, mode, **options)
-                wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-                for after in (b"", b"\0" * 9, b"\xff\xd9", data):
-                    assert np.array_equal(decode_image(data + after), wanted)
-
-    def test_one_of_several_scans_is_whole_too(self) -> None:
-        planes = photo(64, 48).transpose(2, 0, 1)
-        data = one_by_one([encoded(plane, "JPEG") for plane in planes])
-        assert not scan_end(data)
-        found = decode_image(data)
-        assert np.array_equal(found, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
-        assert found.shape == (48, 64, 3)
-
-    def test_what_is_no_plain_one_is_left_to_pillow(self) -> None:
-        assert scan_end(jpeg(64, 48, "RGB")) == len(jpeg(64, 48, "RGB")) - 2
-        assert not scan_end(jpeg(64, 48, "RGB", progressive=True))
-        assert not scan_end(jpeg(64, 48, "RGB")[:-2])
-        assert not scan_end(b"\xff\xd8\xff" + bytes(20))
-
-
-def one_by_one(planes: list[bytes]) -> bytes:
-    """A JPEG of three scans, a channel after the other, of three grey ones of the same size and tables."""
-    head, scan = planes[0].index(b"\xff\xc0"), planes[0].index(b"\xff\xda")
-    size = planes[0][head + 5 : head + 9]
-    frame = b"\xff\xc0" + struct.pack(">HB", 17, 8) + size + b"\3" + b"".join(bytes([i, 0x11, 0]) for i in (1, 2, 3))
-    scans = b"".join(
-        b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, i, 0, 0, 63, 0) + plane[plane.index(b"\xff\xda") + 10 : -2]
-        for i, plane in enumerate(planes, 1)
-    )
-    return planes[0][:head] + frame + planes[0][head + 13 : scan] + scans + b"\xff\xd9"

@@ -1,8 +1,8 @@
 """Images: encoded bytes, PIL images and arrays become RGB pixels; pixels become a tensor.
 
 Turned as their EXIF orientation says. Transparent pixels lie on white. Of a moving image the first frame counts. Colour
-profiles are not applied. What is cut short is an error, never a picture with a grey rest; unless it is a progressive
-JPEG that was given an end after the cut. What is damaged is one where the format tells, as by the checksums of a PNG.
+profiles are not applied. What is cut short is an error, never a picture with a grey rest; but a JPEG that was given an
+end after the cut looks whole. What is damaged is one where the format tells, as by the checksums of a PNG.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget
 from headrace.fetch.media.floors import note_floor
-from headrace.fetch.media.jpeg import open_jpeg
 from headrace.fetch.media.sniff import BYTES, image_format
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _PLUGINS = {
+    "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
     "PNG": ("PIL.PngImagePlugin", "PngImageFile"),
     "WEBP": ("PIL.WebPImagePlugin", "WebPImageFile"),
     "GIF": ("PIL.GifImagePlugin", "GifImageFile"),
@@ -136,11 +136,8 @@ def _decode(data: bytes, budget: Budget, size: int | None) -> Image:
     kind = image_format(data)
     if kind == "PNG":
         _require_whole_png(data)
-    if kind == "JPEG":
-        image = open_jpeg(data)
-    else:
-        opener = _measured(_opener(kind), budget) if kind == "GIF" else _opener(kind)
-        image = opener(io.BytesIO(data))
+    opener = _measured(_opener(kind), budget) if kind == "GIF" else _opener(kind)
+    image: Image = opener(io.BytesIO(data))
     _require_size(image.size, budget)
     if "progressive" in image.info and data.count(b"\xff\xda") > MAX_SCANS:
         raise Refused(f"the JPEG has more than {MAX_SCANS} scans, each of which goes over the whole picture")
