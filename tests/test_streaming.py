@@ -215,8 +215,9 @@ def test_formatters_that_give_nothing_end_with_an_error(world: World) -> None:
     memory = world.memory({"a": named("a"), "b": named("b")})
     with pytest.raises(HeadraceError, match="jsonl:a:text gave no sample in several passes.*formatter returns None"):
         list(memory.make(functions={"code": lambda sample, tokens: None}))
-    with pytest.raises(HeadraceError, match="gave no sample"):
-        list(memory.make(functions={"code": lambda sample, tokens: {"text": ""}}))
+    for learn in ("all", "assistant"):
+        with pytest.raises(HeadraceError, match="gave no sample"):
+            list(memory.make(functions={"code": lambda sample, tokens: {"text": ""}}, learn=learn))
 
 
 def test_an_empty_source_ends_with_an_error(world: World) -> None:

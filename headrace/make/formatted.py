@@ -146,7 +146,7 @@ class Formatted:
         if self._rendering.learn_all:
             return [(one["text"], True)]
         segments: Sequence[tuple[str, bool]] | None = one.get("segments")
-        return segments or rendered(one["text"], self._tokens)
+        return segments or rendered(one["text"], self._tokens) or [("", True)]
 
     # --- tokens
 

@@ -33,7 +33,7 @@ from headrace.serve.entries import Entry, entries_of, limits_of
 from headrace.serve.epoch import epoch_start, first_place
 from headrace.serve.going import job_of
 from headrace.serve.loader import Loader, Serving
-from headrace.serve.logbook import Logbook, next_epoch, together
+from headrace.serve.logbook import Logbook
 from headrace.serve.pipeline import Opener, Pipeline, open_indexed
 from headrace.serve.positions import no_view, positions, skipped_to, streaming_view
 from headrace.serve.resume import Place, placed, saved_of
@@ -53,7 +53,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
     Each `iter()` is one epoch, or what is left of one; the next goes on with the sources. Nothing is opened before.
     `loader()` is the way to batches with workers and an exact state. Under a plain DataLoader the next workers go on
-    from what the last ones gave, and the state is near it: it may be ahead of what has arrived.
+    from what the last ones gave; the state is near that, a little ahead of what has arrived, or behind.
     """
 
     def __init__(
@@ -119,6 +119,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self._opener: Opener = open_indexed
         self._cut = 0
         """Samples given by this process whose end did not fit into `max_length`."""
+        self._rounds = 0
+        """In a worker: how often it was asked to begin."""
         self._saved: State | None = None
         """Where to go at the next `iter()`."""
         self._forget()
@@ -194,16 +196,39 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         return self.max_per_epoch * self.sample_repeat
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return closed_at_exit(self._given())
+        worker = get_worker_info()
+        if worker is None:
+            return closed_at_exit(self._given())
+        self._rounds += 1
+        asked = worker.seed - worker.id, self._rounds
+        return closed_at_exit(self._given_by(worker.id, worker.num_workers, asked))
 
     def _given(self) -> Generator[dict[str, Any]]:
-        worker = get_worker_info()
-        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        place = self._begin_here() if worker is None else self._begin_worker(number, workers)
+        """In the trainer's process."""
+        found = self._log.latest(self._new_pipeline, patient=True)
+        if found is not None:
+            self._forget()
+            self._saved = saved_of(*found).to_state([])
+        place = self._begin(1)
+        yield from self._epoch(place)
+        assert self._place is not None
+        self._place = epoch_start(self._opened(), self._place, place.epoch + 1)
+
+    def _given_by(self, number: int, workers: int, asked: tuple[int, int]) -> Generator[dict[str, Any]]:
+        """In a worker of a DataLoader's, which goes on where those before it were."""
+        turn = self._log.begin(asked, number, workers, self._new_pipeline)
+        if turn.start is not None:
+            self._saved, self._loader = turn.start, None
+        place = self._begin(workers)
+        own = job_of(place, self._opened().run, number, workers).states
+        yield from turn.noted(self._epoch(place, number, workers), own, self._whole_state)
+
+    def _epoch(self, place: Place, number: int = 0, workers: int = 1) -> Generator[dict[str, Any]]:
+        """The samples of this worker's lanes."""
         pipeline = self._opened()
         lanes, ranks, rank = len(place.lanes), pipeline.run.world_size, pipeline.run.rank
         job = job_of(place, pipeline.run, number, workers)
-        maker, own, ended = Maker(pipeline, job), frozenset(job.states), False
+        maker, own = Maker(pipeline, job), frozenset(job.states)
         self._own = None if len(own) == lanes else own
         cut: dict[int, int] = {}
         """Truncated samples of each lane."""
@@ -212,50 +237,15 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
                 if made.filling:
                     continue
                 lane, m = made.batch.m % lanes, made.batch.m - rank + ranks
-                if workers > 1:  # each goes on by itself, with the lanes that it has
+                if workers > 1:  # they do not keep step: each has its turn in the round that is not over
                     m = place.m - (place.m - m) // lanes * lanes
                 self._cut += made.truncated - cut.get(lane, 0)
                 cut[lane] = made.truncated
                 self._going = (maker, place, m)
                 yield dict(made.batch)
-                if worker is not None and self._log.is_due:
-                    self._log.write(self._whole_state, own)
-            ended = True
         finally:
             self._settle(maker)
-            if worker is not None:
-                self._log.write(self._whole_state, own, ended=ended)
             maker.close()
-        assert self._place is not None
-        if workers > 1:
-            self._place = next_epoch(pipeline, self._place, place.m)
-        else:
-            self._place = epoch_start(pipeline, self._place, place.epoch + 1)
-
-    def _begin_here(self) -> Place:
-        state = self._given_by_workers()
-        if state is not None:
-            self._forget()
-            self._saved = state
-        return self._begin(1)
-
-    def _given_by_workers(self) -> State | None:
-        """Where workers of a DataLoader's have got to, since we were last here ourselves."""
-        pages = self._log.latest()
-        return together(pages, self._opened()) if pages else None
-
-    def _begin_worker(self, number: int, workers: int) -> Place:
-        """In a worker of a DataLoader's: where those before it were."""
-        before = self._log.of(number, workers)
-        if isinstance(before, list):
-            self._saved = together(before, self._opened())
-        if before is None or isinstance(before, list):
-            place = self._begin(workers)
-        else:
-            self._pipeline, place = before.opened(self._opened())
-            self._place, self._saved, self._loader = place, None, None
-        self._log.open(number, workers, place.m)
-        return place
 
     def _settle(self, maker: Maker | None = None) -> Place | None:
         """Where we are, written down: what a lane knows of itself costs time, so not at each sample. `maker`: only if
@@ -268,12 +258,13 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
     def _opened(self) -> Pipeline:
         if self._pipeline is None:
-            self._pipeline = self._new_pipeline(self._recipe, self._samples)
+            self._pipeline = self._new_pipeline()
         return self._pipeline
 
-    def _new_pipeline(self, recipe: Recipe, samples: Samples) -> Pipeline:
-        """Not before it is needed: by then a process group is up, if there is one."""
+    def _new_pipeline(self, recipe: Recipe | None = None, samples: Samples | None = None) -> Pipeline:
+        """Not before it is needed: by then a process group is up, if there is one. Default: our own."""
         run = Run.here(cache_dir=self._cache_dir)
+        recipe, samples = recipe or self._recipe, samples or self._samples
         return Pipeline(recipe, run, self._tokenizer, samples=samples, opener=self._opener)
 
     def _begin(self, workers: int) -> Place:
@@ -330,7 +321,9 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
             dataset.loader(4, pack="best_fit", seq_len=4096, media_tokens={"image": 576})
         """
-        state = self._given_by_workers() or (self._saved if self._loader is None else self._loader.state_dict())
+        found = self._log.latest(self._new_pipeline, patient=True)
+        state = self._saved if self._loader is None else self._loader.state_dict()
+        state = state if found is None else self._log.state(*found)
         if state is None and self._settle() is not None:
             state = self._state()
         recipe, samples = replace(self._recipe, batch_size=batch_size), replace(self._samples, together=True)
@@ -365,14 +358,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     @property
     def _streaming_state(self) -> dict[str, Any]:
         """Counts for people; `headrace` is what a resume needs. Of several ranks or workers, what this one gave."""
+        found = self._log.latest(self._new_pipeline)
+        if found is not None:
+            return {**streaming_view(*found), "headrace": self._log.state(*found)}
         if self._loader is not None:
             view = streaming_view(self._loader.pipeline, self._loader.place)
             return {**view, "headrace": self._loader.state_dict(gather=False)}
-        if (state := self._given_by_workers()) is not None:
-            saved = Saved.from_state(state)
-            pipeline = self._opened().resumed(saved.facts, saved.size)
-            lanes = len(saved.lanes)
-            return {**streaming_view(pipeline, placed(saved, pipeline, lanes, lanes)), "headrace": state}
         if self._saved is not None:
             self._begin(1)
         place = self._settle()
@@ -383,7 +374,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def _save_streaming_state(self, path: str | Path) -> None:
         """Written whole or not at all. With several ranks and a loader, all of them call this."""
         state = self._streaming_state
-        if self._loader is not None:
+        if self._loader is not None and self._log.latest(self._new_pipeline) is None:
             state["headrace"] = self._loader.state_dict()
         publish_json(Path(path), state)
 
