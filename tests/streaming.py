@@ -174,6 +174,12 @@ class Memory:
         return sum(source.opened for source in self.sources.values())
 
 
+def saved(dataset: TrueStreamingDataset, folder: Path) -> str:
+    """The path of its state."""
+    dataset._save_streaming_state(folder / "state.json")
+    return str(folder / "state.json")
+
+
 def named(name: str) -> Callable[[int], dict[str, Any]]:
     return lambda i: code_row(i, name)
 

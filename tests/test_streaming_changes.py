@@ -7,20 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from streaming import World, code_row, named, write_lines
+from streaming import World, code_row, named, saved, write_lines
 
 from headrace.errors import Changed
-from headrace.serve.streaming import TrueStreamingDataset
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
-
-
-def saved(dataset: TrueStreamingDataset, folder: Path) -> str:
-    dataset._save_streaming_state(folder / "state.json")
-    return str(folder / "state.json")
 
 
 def test_a_source_more_or_less_goes_on_with_the_rest(world: World, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from streaming import World, named
+from streaming import World, named, saved
 from torch.utils.data import DataLoader
 
 from headrace import collate_fn
@@ -29,11 +29,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
-
-
-def saved(dataset: TrueStreamingDataset, folder: Path) -> str:
-    dataset._save_streaming_state(folder / "state.json")
-    return str(folder / "state.json")
 
 
 ROWS = [[10] * 6]

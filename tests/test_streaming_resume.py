@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from streaming import Memory, World, named, whole
+from streaming import Memory, World, named, saved, whole
 from torch.utils.data import DataLoader
 
 from headrace import collate_fn, files, merge_states
@@ -33,11 +33,6 @@ MIXED: dict[str, Any] = {"max_per_epoch": 11, "max_per_dataset": 4, "sample_repe
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
-
-
-def saved(dataset: TrueStreamingDataset, folder: Path) -> str:
-    dataset._save_streaming_state(folder / "state.json")
-    return str(folder / "state.json")
 
 
 # --- states

@@ -181,8 +181,8 @@ class Turns:
         name = shown(self._names[i])
         if self._lanes == 1:
             return (
-                f"{name} gave no sample in several passes: it is empty, or its formatter returns None for every row, or "
-                f"all there is to learn lies beyond max_length; remove it, or look at what its rows hold"
+                f"{name} gave no sample in several passes: it is empty, or its formatter returns None for every row, "
+                f"or all there is to learn lies beyond max_length; remove it, or look at what its rows hold"
             )
         return (
             f"{name} gave no sample to lane {self._lane} of {self._lanes} in several passes: it is empty, or its "
