@@ -161,9 +161,8 @@ class Logbook:
         if pipeline.run.world_size == 1:
             return saved_of(pipeline, place).to_state([])
         own = {lane for page in self._pages(self._last(self._rounds())) for lane in page.own}
-        return saved_of(pipeline, place, [lane if i in own else None for i, lane in enumerate(place.lanes)]).to_state(
-            []
-        )
+        known = [lane if i in own else None for i, lane in enumerate(place.lanes)]
+        return saved_of(pipeline, place, known).to_state([])
 
     def _last(self, rounds: dict[str, dict[str, Any]]) -> str:
         return max(rounds, key=lambda name: (rounds[name]["number"], name))
