@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from headrace.fetch.media.images import image_tensor
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
+from headrace.sequence.media import LARGE, collate_in
 from headrace.sequence.room import Room
 from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.side_by_side import Helpers
 from headrace.serve.lane import Lane
 
 ONCE: dict[str, Any] = {"max_per_epoch": 10, "max_per_dataset": 10, "sample_repeat": 1}
@@ -151,3 +155,29 @@ def test_pictures_are_float32_on_the_cpu_whatever_torch_makes_by_default(world: 
         torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
     assert {(batch["images"].dtype, batch["images"].device.type) for batch in batches} == {(torch.float32, "cpu")}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", ["audio", "videos", "gen_images"])
+def test_a_large_batch_is_put_together_by_several(name: str, threads: int) -> None:
+    """Each item in its place, with zeros behind it, as by one."""
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        "audio": [(700_000 + 9 * i,) for i in range(5)],
+        "videos": [(3 + i, 3, 128, 128) for i in range(5)],
+        "gen_images": [(3, 256, 256)] * 5,
+    }
+    generator = torch.Generator().manual_seed(1)
+    token = {"input_ids": torch.zeros(2, dtype=torch.long), "attention_mask": torch.ones(2, dtype=torch.long)}
+    batch = [{**token, name: torch.randn(shape, generator=generator)} for shape in shapes[name]]
+    before = set(threading.enumerate())
+    with closing(Helpers(threads)) as helpers:
+        found = collate_in(None, batch, helpers)
+        assert len(set(threading.enumerate()) - before) == threads - 1
+    assert found[name].nbytes > LARGE
+    for one, place in zip(batch, found[name], strict=True):
+        size = len(one[name])
+        assert torch.equal(place[:size], one[name])
+        assert not place[size:].any()
+    alone = collate_fn(batch)
+    assert found.keys() == alone.keys()
+    assert all(torch.equal(found[key], alone[key]) for key in found if isinstance(found[key], torch.Tensor))

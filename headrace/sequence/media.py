@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.errors import SpecError
 from headrace.sequence.finish import FLAGS, IGNORED
+from headrace.sequence.side_by_side import ALONE, Helpers
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
     from headrace.sequence.room import Room
 
+LARGE = 1 << 21
+"""Bytes from which on it pays to copy them side by side."""
 PICTURES = ("images", "gen_images")
 FILMS = ("videos", "gen_videos")
 SOUNDS = ("audio", "target_audio", "speaker_ref")
@@ -37,11 +42,11 @@ def collate_fn(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
     is not there. Flags are true where one sample has them. Without a training sample there are no labels; a sample that
     is not for training has none.
     """
-    return collate_in(None, batch)
+    return collate_in(None, batch, ALONE)
 
 
-def collate_in(room: Room | None, batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The same, where pictures may lie together already."""
+def collate_in(room: Room | None, batch: Sequence[dict[str, Any]], helpers: Helpers) -> dict[str, Any]:
+    """The same, where pictures may lie together already, and others help."""
     import torch
 
     if not batch:
@@ -53,13 +58,15 @@ def collate_in(room: Room | None, batch: Sequence[dict[str, Any]]) -> dict[str, 
     if any("labels" in sample for sample in batch):
         nothing = torch.full_like(batch[0]["input_ids"], IGNORED)
         out["labels"] = torch.stack([sample.get("labels", nothing) for sample in batch])
-    out.update(collate_beside(list(enumerate(batch)), room))
+    out.update(collate_beside(list(enumerate(batch)), room, helpers))
     out["dtype"] = [sample.get("dtype", "text") for sample in batch]
     return out
 
 
 def collate_beside(
-    samples: Sequence[tuple[int | tuple[int, int], Mapping[str, Any]]], room: Room | None = None
+    samples: Sequence[tuple[int | tuple[int, int], Mapping[str, Any]]],
+    room: Room | None = None,
+    helpers: Helpers = ALONE,
 ) -> dict[str, Any]:
     """The media, prompts and flags of samples, each given with its place in the batch."""
     import torch
@@ -71,7 +78,7 @@ def collate_beside(
             out[INDEX[name]] = torch.tensor([place for place, _ in found])
             items = [item for _, item in found]
             whole = room.whole(items) if room is not None and name == "images" else None
-            out.update(_together(name, items) if whole is None else {name: whole})
+            out.update(_together(name, items, helpers) if whole is None else {name: whole})
     prompts = [(place, prompt) for place, sample in samples for prompt in _items(sample.get("gen_prompts"))]
     if prompts:
         out["gen_prompts"] = [prompt for _, prompt in prompts]
@@ -98,7 +105,7 @@ def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _together(name: str, items: list[torch.Tensor]) -> dict[str, Any]:
+def _together(name: str, items: list[torch.Tensor], helpers: Helpers) -> dict[str, Any]:
     import torch
 
     axis = None if name in PICTURES else 0 if name in FILMS else -1
@@ -110,17 +117,17 @@ def _together(name: str, items: list[torch.Tensor]) -> dict[str, Any]:
             f"them one size, or a collate function of your own"
         )
     if axis is None:
-        return {name: _stacked(items)}
+        return {name: _stacked(items, None, helpers)}
     sizes = [item.shape[axis] for item in items]
     mask = np.ones((len(sizes), max(sizes)), bool)
     for there, size in zip(mask, sizes, strict=True):
         there[size:] = False
     stem, kind = INDEX[name].removesuffix("_index"), "frames" if name in FILMS else "lengths"
     found = {f"{stem}_{kind}": torch.tensor(sizes), f"{stem}_mask": torch.from_numpy(mask)}
-    return {name: _stacked(items, axis), **found}
+    return {name: _stacked(items, axis, helpers), **found}
 
 
-def _stacked(items: Sequence[torch.Tensor], axis: int | None = None) -> torch.Tensor:
+def _stacked(items: Sequence[torch.Tensor], axis: int | None, helpers: Helpers) -> torch.Tensor:
     """One beside the other, each with zeros at its end along an axis along which they differ.
 
     By numpy where it can: torch has threads for it, which go on spinning when they are done, where others decode.
@@ -137,13 +144,22 @@ def _stacked(items: Sequence[torch.Tensor], axis: int | None = None) -> torch.Te
     if len({array.dtype for array in arrays}) != 1:
         return torch.stack([item if axis is None else _padded(item, axis, shape[axis]) for item in items])
     whole = np.empty((len(items), *shape), arrays[0].dtype)
-    for place, array in zip(whole, arrays, strict=True):
+    pairs = list(zip(whole, arrays, strict=True))
+    share = len(pairs) if whole.nbytes < LARGE else -(-len(pairs) // helpers.threads)
+    with helpers.jobs() as begin:
+        parts = [begin(partial(_fill, pairs[i : i + share], axis)) for i in range(0, len(pairs), share)]
+        for wait in parts:
+            wait()
+    return torch.from_numpy(whole)
+
+
+def _fill(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]], axis: int | None) -> None:
+    for place, array in pairs:
         if axis is not None:
             place, array = place.swapaxes(axis, 0), array.swapaxes(axis, 0)
             place[len(array) :] = 0
             place = place[: len(array)]
         place[...] = array
-    return torch.from_numpy(whole)
 
 
 def _without(shape: Sequence[int], axis: int | None) -> tuple[int, ...]:

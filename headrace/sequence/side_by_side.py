@@ -78,6 +78,9 @@ class Helpers:
             pool.shutdown(cancel_futures=True)
 
 
+ALONE = Helpers(1)
+
+
 class _Task(Generic[T]):
     def __init__(self, job: Callable[[], T], begun: Future[T]) -> None:
         self._job, self._begun = job, begun

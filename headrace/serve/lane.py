@@ -227,7 +227,7 @@ class Lane:
     def _collated(self, items: Sequence[Any]) -> Batch:
         pack, names = self.pipeline.recipe.pack, self._names
         if self.pipeline.samples is not None:
-            return self.pipeline.samples.collated(items, names)
+            return self.pipeline.samples.collated(items, names, self.pipeline.helpers)
         if pack is not None:
             return collate_packed(items, pack.seq_len, self.pipeline.pad_id, names, self._batch_size)
         rows = [(Address(names[r.source], r.epoch, r.shard, r.row), r.samples[0]) for r in items]

@@ -122,12 +122,12 @@ class Samples:
             self.packing, self.repeat, finish, lambda row: shown(address(row), 1000), self.faults, take_back
         )
 
-    def collated(self, items: Sequence[Any], names: Sequence[str]) -> Batch:
+    def collated(self, items: Sequence[Any], names: Sequence[str], helpers: Helpers) -> Batch:
         if self.packing is not None:
             return collate_sequences(items, self.packing, self.finish.pad_id, names)
         places = [(names[item.row.source], item.row.epoch, item.row.shard, item.row.row) for item in items]
         if self.together:
-            return Batch.of_rows(collate_in(items[0].room, [item.made for item in items]), places)
+            return Batch.of_rows(collate_in(items[0].room, [item.made for item in items], helpers), places)
         # What is given again must not have changed because someone wrote into it.
         return Batch.of_rows(copied(items[0].made) if self.repeat > 1 else items[0].made, places)
 

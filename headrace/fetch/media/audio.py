@@ -39,24 +39,32 @@ def decode_audio(value: Any, sample_rate: int, budget: Budget = DEFAULT, clip: C
     if isinstance(value, Mapping):
         if value.get("array") is not None:
             wave, rate = _of_array(value["array"], value.get("sampling_rate"), budget)
-            return _finished(*Cut(clip).of([wave], rate), sample_rate, budget)
+            wave, rate = Cut(clip).of([wave], rate)
+            _require_numbers(wave)
+            return _resampled(wave, rate, sample_rate, budget)
         value = value.get("bytes")
     if not isinstance(value, bytes | bytearray | memoryview):
         raise DataError(f"the audio is of type {type(value).__name__}; bytes, or array and sampling_rate, are expected")
     data = bytes(value)
     wave, rate = _of_bytes(data, budget, Cut(clip))
-    if data[:4] == b"fLaC" and clip is None:
+    is_flac = data[:4] == b"fLaC"
+    if is_flac and clip is None:
         require_all_samples(data, len(wave))
-    return _finished(wave, rate, sample_rate, budget)
+    if not is_flac:  # which has whole numbers only
+        _require_numbers(wave)
+    return _resampled(wave, rate, sample_rate, budget)
 
 
-def _finished(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
+def _require_numbers(wave: F32) -> None:
+    # What is not a number is both, and these are quicker than a look at each.
+    if len(wave) and not (np.isfinite(wave.min()) and np.isfinite(wave.max())):
+        raise DataError("the audio has samples that are not numbers (NaN or infinite)")
+
+
+def _resampled(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
     if not len(wave):
         raise DataError("the audio has no samples")
     budget.require("max_seconds", len(wave) / rate, "the length in seconds of the audio")
-    # What is not a number is both, and these are quicker than a look at each.
-    if not (np.isfinite(wave.min()) and np.isfinite(wave.max())):
-        raise DataError("the audio has samples that are not numbers (NaN or infinite)")
     if rate == sample_rate:
         return wave
     try:
