@@ -20,9 +20,19 @@ from headrace.mix.turns import Pick
 from headrace.sequence.samples import Faults, SampleBatcher
 from headrace.sequence.side_by_side import Helpers
 
+BEFORE: set[threading.Thread] = set()
+"""Threads that others have left, and that go when they are collected."""
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    BEFORE.clear()
+    BEFORE.update(threading.enumerate())
+
 
 def helpers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("headrace-decode")]
+    found = [thread for thread in threading.enumerate() if thread.name.startswith("headrace-decode")]
+    return [thread for thread in found if thread not in BEFORE]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])

@@ -63,14 +63,21 @@ class Known:
             return True
         return split != self.split and split.lower().startswith(_TESTS)
 
+    def refusal(self, split: str, instead: str) -> SpecError:
+        """Of a test set. `instead`: how it is asked for."""
+        return SpecError(
+            f"{self.name} ({split}) is for testing; a model that trains on it cannot be tested with it. To read it all "
+            f"the same, {instead}"
+        )
+
     def source(self, *, split: str | None = None, config: str | None = None, allow_eval: bool = False) -> Source:
         """Where its rows are. A test set has to be asked for by `allow_eval`."""
         split = self._split(split)
         if self.is_eval(split) and not allow_eval:
-            raise SpecError(
-                f"{self.name} ({split}) is for testing; a model that trains on it cannot be tested with it. To read it "
-                f"all the same: known({self.name!r}).source(allow_eval=True), or "
-                f"Source(kind='known', path={self.name!r}, allow_eval=True)"
+            raise self.refusal(
+                split,
+                f"take known({self.name!r}).source(allow_eval=True), or "
+                f"Source(kind='known', path={self.name!r}, allow_eval=True)",
             )
         if self.synth:
             return Source(kind="jsonl", path=SYNTH + self.synth)
@@ -160,6 +167,7 @@ def resolve(name: str, *, split: str | None = None, config: str | None = None, a
 # --- the file
 
 
+@cache
 def _text() -> str:
     return files("headrace.catalog").joinpath("known.yaml").read_text(encoding="utf-8")
 

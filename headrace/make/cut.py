@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.make.draft import placeholder
-
-FIELDS = {"image": "images", "video": "videos", "audio": "audios"}
+from headrace.make.draft import LIST_KEYS, placeholder
 
 
 def ends_of_media(text: str, marks: Mapping[str, str]) -> dict[str, list[int]]:
@@ -22,7 +20,7 @@ def ends_of_media(text: str, marks: Mapping[str, str]) -> dict[str, list[int]]:
 
 
 def marks_of(tokens: Mapping[str, str]) -> dict[str, str]:
-    return {kind: placeholder(tokens, kind) for kind in FIELDS}
+    return {kind: placeholder(tokens, kind) for kind in LIST_KEYS}
 
 
 def without_cut(
@@ -32,7 +30,7 @@ def without_cut(
     of them than media, nobody can tell which is which, and all stay."""
     found = dict(one)
     for kind, own in ends.items():
-        several = FIELDS[kind]
+        several = LIST_KEYS[kind]
         values = one.get(several) if one.get(several) is not None else [one[kind]] if one.get(kind) is not None else []
         kept = sum((tokens_before(end) or 0) <= room for end in own)
         if not isinstance(values, list | tuple) or len(values) != len(own) or kept == len(own):

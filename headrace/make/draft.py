@@ -13,7 +13,8 @@ from headrace.make.values import media_status
 Formatted: TypeAlias = dict[str, Any]
 """`text`, `segments`, `dtype`, `turns`, and what applies of media, targets and flags."""
 
-_LIST_KEYS = {"image": "images", "video": "videos", "audio": "audios"}
+LIST_KEYS = {"image": "images", "video": "videos", "audio": "audios"}
+"""Under which name a sample has a medium of each kind, and several of them."""
 _HEADERS: dict[Role, tuple[str, str]] = {
     "system": ("system_start", "system_end"),
     "user": ("user_start", "user_end"),
@@ -86,7 +87,7 @@ class Draft:
     def piece(self, piece: Piece, learned: bool) -> None:
         if piece.kind in ("text", "tools"):
             self.put(piece.text, learned)
-        elif piece.kind in _LIST_KEYS:
+        elif piece.kind in LIST_KEYS:
             if piece.data is None:
                 raise DataError(f"a part of the conversation stands for {piece.kind}, and nothing was found for it")
             self.medium(piece.kind, piece.data)
@@ -116,7 +117,7 @@ class Draft:
             found["turns"] = tuple(self._turns)
         status = {}
         for kind, values in self._media.items():
-            key = kind if len(values) == 1 else _LIST_KEYS[kind]
+            key = kind if len(values) == 1 else LIST_KEYS[kind]
             found[key] = values[0] if len(values) == 1 else list(values)
             status[key] = media_status(values[0])
         for key in ("gen_images", "gen_videos", "target_audio", "speaker_ref"):

@@ -183,7 +183,8 @@ class Formatted:
         for one, segments in zip(several, parts, strict=True):
             tokens = [next(ids) for _ in segments]
             sizes = [len(part) for part in tokens]
-            loss = np.repeat([learned for _, learned in segments], sizes)
+            learned = [own for _, own in segments]
+            loss = None if all(learned) else np.repeat(learned, sizes)
             stop = stops.get(id(one), None if len(segments) == 1 else _sizes_before(segments, sizes, one.get(_STOP)))
             one = self._fitted(one, sum(sizes), partial(self._tokens_in, segments, sizes))
             made.append(self._sample(one, tokens[0] if len(tokens) == 1 else np.concatenate(tokens), loss, stop))

@@ -14,7 +14,7 @@ from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
 from headrace.sequence.room import Room
-from headrace.sequence.side_by_side import Begin, Helpers
+from headrace.sequence.side_by_side import ALONE, Begin, Helpers
 from headrace.stage import State
 
 log = logging.getLogger("headrace")
@@ -52,7 +52,7 @@ class SampleBatcher:
         finish: Callable[..., dict[str, Any]],
         faults: Faults,
         take_back: Callable[[Pick], None],
-        helpers: Helpers | None = None,
+        helpers: Helpers = ALONE,
     ) -> None:
         """`repeat`: so many times in a row each sample is given. `finish`: decodes what a sample has, of a row and
         its number in it; and, given a third thing, the picture in there. `take_back`: is told of a sample that could
@@ -66,7 +66,7 @@ class SampleBatcher:
         self._made: dict[str, Any] | None = None
         """The first of them, finished: it is given again as it is."""
         self._ahead = faults.policy == "raise" and batch_size > 1  # what is skipped decides what is taken next
-        self._helpers = helpers or Helpers(1)
+        self._helpers = helpers
         self._begun: dict[int, Callable[[], dict[str, Any]]] = {}
         """How samples of this batch are got, by the identity of their picks, which wait in `rest`."""
         self.picture_size: int | None = None

@@ -61,7 +61,7 @@ def load(
         tokenize, opened = _tokenize(tokenizer, made)
         order = Order(shuffle=shuffle, seed=seed)
         found = Recipe.of(recipe, order=order, tokenize=tokenize, pack=made, **fields)  # type: ignore[arg-type]
-    refuse_tests(found)
+    _refuse_tests(found)
     serving = Serving(
         num_workers=whole("num_workers", num_workers, 0, 1024),
         lanes=_lanes(lanes, run),
@@ -74,15 +74,12 @@ def load(
     return Loader(Pipeline(found if steps_per_epoch is None else _endless(found), run, opened, opener=opener), serving)
 
 
-def refuse_tests(recipe: Recipe) -> None:
+def _refuse_tests(recipe: Recipe) -> None:
     """Test sets are trained on only by who says so."""
     for part in recipe.parts:
         tests = for_testing(part.source)
         if tests is not None and not part.source.allow_eval:
-            raise SpecError(
-                f"{shown(part.source)}: {tests.name} ({part.source.split}) is for testing; a model that trains on it "
-                f"cannot be tested with it. To read it all the same, give a Source with allow_eval=True"
-            )
+            raise tests.refusal(part.source.split, f"give {shown(part.source)} as a Source with allow_eval=True")
 
 
 def _recipe(given: Any, tokenizer: Any) -> tuple[Recipe | None, Tokenizer | None]:

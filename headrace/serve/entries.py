@@ -75,10 +75,8 @@ def _entry(category: str, entry: Any, functions: Mapping[str, Any]) -> Entry:
     listed = known(entry["path"][len(KNOWN) :].partition(":")[0]) if _is_known(entry) else known_of(source)
     tests = for_testing(source)
     if tests is not None and not entry.get("allow_eval"):
-        raise SpecError(
-            f"dataset_configs[{shown(category)!r}]: {tests.name} ({source.split}) is for testing; a model that trains "
-            f"on it cannot be tested with it. To read it all the same, set allow_eval: True in the entry"
-        )
+        instead = f"set allow_eval: True in the entry of dataset_configs[{shown(category)!r}]"
+        raise tests.refusal(source.split, instead)
     name = entry.get("name") or entry["path"]
     return Entry(part=Part(source=source, name=name), shape=_shape(category, entry, function, source, listed))
 
