@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from headrace import collate_fn, files, merge_states
 from headrace.errors import DataError, StateError
+from headrace.make.feed import Feed
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
@@ -207,6 +208,23 @@ def test_decoding_side_by_side_makes_no_difference(world: World, batch_size: int
             runs.append([(whole(batch), loader.state_dict()["lanes"]) for _ in range(2) for batch in loader])
     assert runs[0] == runs[1]
     assert len(runs[0]) > 3
+
+
+def test_rows_are_made_ready_while_others_decode(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bool] = []
+    real = Feed.make_ready
+
+    def make_ready(self: Feed, rows: int) -> bool:
+        made.append(real(self, rows))
+        return made[-1]
+
+    monkeypatch.setattr(Feed, "make_ready", make_ready)
+    several: dict[str, Any] = {"max_per_epoch": 40, "max_per_dataset": 20, "sample_repeat": 1}
+    for threads in (1, 2):
+        made.clear()
+        with world.make(["conversation", "code"], decode_threads=threads, **several).loader(batch_size=4) as loader:
+            assert len(world.names_of(loader)) == 40
+        assert any(made) == (threads > 1)
 
 
 def test_a_bad_sample_among_those_decoded_side_by_side_comes_at_its_turn() -> None:

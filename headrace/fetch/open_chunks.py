@@ -21,6 +21,9 @@ class Shelves(Protocol):
     def side_by_side(self) -> bool:
         """Whether chunks of several shards may be opened at the same time, in two threads."""
 
+    def is_near(self, chunk: Chunk) -> bool:
+        """Whether it can be opened without waiting for anybody."""
+
     def plan(self, numbers: I64, cold: int) -> None: ...
     def want(self, chunks: Iterable[Chunk]) -> None: ...
     def open(self, chunk: Chunk, order: I64, epoch: int) -> OpenChunk: ...
@@ -39,16 +42,23 @@ class OpenChunks:
     def __len__(self) -> int:
         return len(self._open)
 
+    def is_near(self, done: Draws) -> bool:
+        """Whether these rows are there without waiting for anybody."""
+        return all(self._shelf.is_near(slot.chunk) for slot in self._missing(done))
+
     def want(self, done: Draws) -> None:
         """Have what these draws need fetched in the background; many files on disk are read at once."""
         self._shelf.want(slot.chunk for slot in done.slots if slot not in self._open)
         if not self._shelf.side_by_side:
             return
-        missing = [slot for slot, _, count in done.parts() if count and slot not in self._open]
+        missing = self._missing(done)
         if pays(missing):
             order = self._pool.order
             self._open.update(read_beside(missing, lambda slot: self.read(slot.chunk, order)))
             self._reading.update(slot.chunk.shard for slot in missing)
+
+    def _missing(self, done: Draws) -> list[Slot]:
+        return [slot for slot, _, count in done.parts() if count and slot not in self._open]
 
     def of(self, slot: Slot, slots: Iterable[Slot], order: Order) -> OpenChunk:
         """The chunk of a slot, out of all the slots that are held."""

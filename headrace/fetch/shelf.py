@@ -55,6 +55,9 @@ class Shelf:
         """Parquet files on disk, all counted: what two threads have in common is only looked at."""
         return self._prefetch is None and self.index.is_complete and not self.index.is_text
 
+    def is_near(self, chunk: Chunk) -> bool:
+        return self._prefetch is None or chunk.shard in self._readers
+
     def plan(self, numbers: I64, cold: int) -> None:
         """The shards to come, in order. `cold`: so many chunks may be read by range before their shard is on disk."""
         self._leave_prefetcher()

@@ -15,7 +15,7 @@ from headrace.fetch.block import RowBlock, gather, pick
 from headrace.fetch.cursor import Cursor
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Chunk, Order
-from headrace.fetch.pool import Draws, Pool
+from headrace.fetch.pool import Draws, Mark, Pool
 from headrace.fetch.sources import Opened
 from headrace.make.groups import Groups
 from headrace.make.prepare import Prepare, Ready, Samples
@@ -27,6 +27,8 @@ BLOCK_BYTES = 1 << 20
 FIRST_ROWS = 8
 """...that start small, each as large as all before it: the first batch after a resume waits for its own rows, not more.
 """
+AHEAD_BYTES = 8 << 20
+"""Rows that are made ready while nobody waits for them: of about so many bytes at most."""
 KEPT_BLOCKS = 8
 """The shards of so many blocks back are kept: the state that was saved last may still need them."""
 
@@ -57,6 +59,8 @@ class Feed:
         self._rows = self._first_rows
         self._made_rows = 0
         self._planned = -1
+        self._failed = False
+        """What comes next failed when nobody waited for it."""
         self._recent: deque[set[int]] = deque(maxlen=KEPT_BLOCKS)
 
     def next(self) -> Ready | None:
@@ -105,31 +109,58 @@ class Feed:
 
     # --- ahead
 
+    def make_ready(self, rows: int) -> bool:
+        """Make one more block ready, where less than so many rows are, and all of it lies on this disk.
+
+        For who has nothing to do for the moment. What fails is not told of: it fails again when it is needed.
+        """
+        if self._open is None or self._failed or len(self._ready) >= min(rows, self._in_bytes(AHEAD_BYTES)):
+            return False
+        drawn = self._cursor.ahead(self._most())
+        if drawn is None:
+            return False
+        mark, done = drawn
+        if done.epoch == self._planned and self._open.is_near(done):
+            try:
+                self._block(mark, done)
+            except Exception:
+                self._failed = True
+            return not self._failed
+        self._cursor.undo(mark)
+        return False
+
     def _more(self) -> bool:
         """Make the next block ready. One that fails is tried again row by row: what comes before a bad row is given."""
-        while True:
-            drawn = self._cursor.ahead(self._most())
-            if drawn is None:
-                return False
+        self._failed = False
+        while (drawn := self._cursor.ahead(self._most())) is not None:
             mark, done = drawn
             try:
-                self._make(done)
-            except BaseException as error:
-                self._cursor.undo(mark)
-                if done.count == 1 or not isinstance(error, Exception):
+                self._block(mark, done)
+            except Exception:
+                if done.count == 1:
                     raise
                 self._rows, self._made_rows = 1, 0
-                continue
-            self._made_rows += done.count
-            self._rows = min(self._made_rows, MOST_ROWS)
-            return True
+            else:
+                return True
+        return False
+
+    def _block(self, mark: Mark, done: Draws) -> None:
+        try:
+            self._make(done)
+        except BaseException:
+            self._cursor.undo(mark)
+            raise
+        self._made_rows += done.count
+        self._rows = min(self._made_rows, MOST_ROWS)
 
     def _most(self) -> int:
+        return min(self._rows, self._in_bytes(BLOCK_BYTES) if self._pool.slots else self._first_rows)
+
+    def _in_bytes(self, most: int) -> int:
+        """Rows of about so many bytes; one at least."""
         held = [slot.chunk for slot in self._pool.slots]
-        if not held:
-            return min(self._rows, self._first_rows)
-        row_bytes = sum(chunk.nbytes for chunk in held) // sum(chunk.rows for chunk in held)
-        return max(1, min(self._rows, BLOCK_BYTES // max(row_bytes, 1)))
+        row_bytes = sum(chunk.nbytes for chunk in held) // max(1, sum(chunk.rows for chunk in held))
+        return max(1, most // max(row_bytes, 1))
 
     def _make(self, done: Draws) -> None:
         opened = self._opened()

@@ -125,6 +125,13 @@ class Turns:
         """A sample that could not be given after all: it does not count."""
         self._count(pick.row.source, -1)
 
+    def make_ready(self, samples: int) -> bool:
+        """Have some of the rows made ready that the next so many samples come from; False where they are, or have to
+        be waited for."""
+        sources = [i for i in range(len(self._feeds)) if self._is_allowed(i)]
+        share = -(-min(samples, self._left.total) // max(1, len(sources)))
+        return any(self._feeds[i].make_ready(min(share, self._left.sources[i])) for i in sources)
+
     def _count(self, turn: int, samples: int) -> None:
         kind = self._kinds[turn]
         self._left = self._left._replace(total=self._left.total - samples)
@@ -143,9 +150,12 @@ class Turns:
         """The next source that its limits allow."""
         n = len(self._feeds)
         for i in (k % n for k in range(self._next, self._next + n)):
-            if self._left.sources[i] > 0 and self._left.kinds[self._kinds[i]] > 0:
+            if self._is_allowed(i):
                 return i
         return None
+
+    def _is_allowed(self, i: int) -> bool:
+        return self._left.sources[i] > 0 and self._left.kinds[self._kinds[i]] > 0
 
     def _sample(self, i: int) -> Pick | None:
         """Of source `i`; a row that gives none passes the turn on."""

@@ -73,6 +73,8 @@ class SampleBatcher:
         """Where each sample of a batch has one picture of so many pixels squared, they are made in one room. None:
         each has memory of its own."""
         self._room: Room | None = None
+        self.make_ready: Callable[[int], bool] = lambda samples: False
+        """Has some of the rows made ready that the next so many samples come from, while others decode."""
         self.skipped = 0
         self.truncated = 0
         """Samples of which the end did not fit."""
@@ -81,9 +83,11 @@ class SampleBatcher:
         """The next `Finished` samples: none when nothing is left."""
         if not self._ahead:
             return self._given(take)
-        with self._helpers.jobs() as begin:
+        next_two = partial(self.make_ready, -(-2 * self._batch // self._repeat))
+        with self._helpers.jobs(next_two) as begin:
             try:
                 self._begin_batch(take, begin)
+                self._begin_next()
                 return self._given(take)
             finally:
                 self._begun, self._room = {}, None
@@ -103,6 +107,12 @@ class SampleBatcher:
             slots = [(slot,) for slot in self._room.slots]
         for pick, slot in zip(pictures, slots, strict=True):
             self._begun[id(pick)] = begin(partial(self._finish, pick.row, pick.sub, *slot))
+
+    def _begin_next(self) -> None:
+        """While others decode: have the rows made ready that the next batch needs."""
+        if self._helpers.threads > 1:
+            while self.make_ready(-(-self._batch // self._repeat)):
+                pass
 
     def _given(self, take: Callable[[], Any]) -> Sequence[Any]:
         while len(self._items) < self._batch:

@@ -42,8 +42,9 @@ class Helpers:
         self._process = 0
 
     @contextmanager
-    def jobs(self) -> Iterator[Begin]:
-        """For jobs that are all done, or given up, when it ends."""
+    def jobs(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[Begin]:
+        """For jobs that are all done, or given up, when it ends. `meanwhile`: a little of something else to do, for who
+        would only wait for others; False when there is none."""
         if self.threads < 2:
             yield lambda job: job
             return
@@ -56,7 +57,7 @@ class Helpers:
                 task = _Task(job, pool.submit(job))
             every.append(task)
             waiting.append(task)
-            return partial(_result, task, waiting)
+            return partial(_result, task, waiting, meanwhile)
 
         done = False
         try:
@@ -103,7 +104,9 @@ class _Task(Generic[T]):
         return (self._here or self._begun).result()
 
 
-def _result(task: _Task[T], waiting: deque[_Task[Any]]) -> T:
+def _result(task: _Task[T], waiting: deque[_Task[Any]], meanwhile: Callable[[], bool]) -> T:
     while waiting and not task.done:
         waiting.popleft().run_here()
+    while not task.done and meanwhile():
+        pass
     return task.result()

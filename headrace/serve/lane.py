@@ -60,7 +60,7 @@ class Lane:
         pipeline, recipe = self.pipeline, self.pipeline.recipe
         if pipeline.samples is not None:
             turns = pipeline.samples.mixer(self._feeds, self._names, (self.number, self.lanes), self._fetch)
-            return turns, pipeline.samples.batcher(recipe.batch_size, self._names, turns.take_back, pipeline.helpers)
+            return turns, pipeline.samples.batcher(recipe.batch_size, self._names, turns, pipeline.helpers)
         mixer = Mixer(
             self._feeds,
             pipeline.weights,

@@ -14,7 +14,7 @@ from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.feed import Feed
 from headrace.make.formatted import Formatted, Formatter, Rendering
 from headrace.make.prepare import Ready
-from headrace.mix.turns import MODALITIES, Limits, Pick, Quotas, Turns, quotas_in, turns_state
+from headrace.mix.turns import MODALITIES, Limits, Quotas, Turns, quotas_in, turns_state
 from headrace.sequence.finish import Finish
 from headrace.sequence.media import collate_in, copied
 from headrace.sequence.sample_collate import collate_sequences
@@ -101,9 +101,7 @@ class Samples:
         own = self.finish.image_processor is not None or self.finish.voice_processor is not None
         return Helpers(1 if own and self.threads is None else num_threads(self.threads))  # whose code may mind threads
 
-    def batcher(
-        self, batch_size: int, names: Sequence[str], take_back: Callable[[Pick], None], helpers: Helpers
-    ) -> SampleBatcher:
+    def batcher(self, batch_size: int, names: Sequence[str], turns: Turns, helpers: Helpers) -> SampleBatcher:
         def address(row: Ready) -> Address:
             return Address(names[row.source], row.epoch, row.shard, row.row)
 
@@ -114,12 +112,13 @@ class Samples:
 
         if self.packing is None:
             length = self.finish.max_length
-            found = SampleBatcher(batch_size, self.repeat, length, finish, self.faults, take_back, helpers)
+            found = SampleBatcher(batch_size, self.repeat, length, finish, self.faults, turns.take_back, helpers)
+            found.make_ready = turns.make_ready
             if self.finish.image_processor is None and self.repeat == 1:
                 found.picture_size = self.finish.image_size
             return found
         return SamplePacker(
-            self.packing, self.repeat, finish, lambda row: shown(address(row), 1000), self.faults, take_back
+            self.packing, self.repeat, finish, lambda row: shown(address(row), 1000), self.faults, turns.take_back
         )
 
     def collated(self, items: Sequence[Any], names: Sequence[str], helpers: Helpers) -> Batch:

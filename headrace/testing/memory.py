@@ -83,6 +83,9 @@ class MemorySource:
 
     side_by_side = False
 
+    def is_near(self, chunk: Chunk) -> bool:
+        return True
+
     def plan(self, numbers: I64, cold: int) -> None:
         pass
 

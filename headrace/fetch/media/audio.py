@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
 from headrace.fetch.media.clip import Clip
 from headrace.fetch.media.layout import require_all_samples, require_whole
+from headrace.fetch.media.readable import readable
 from headrace.fetch.media.sniff import CONTAINERS, container_format
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _of_bytes(data: bytes, budget: Budget, cut: Cut) -> tuple[F32, int]:
             f"audio takes the package soundfile, which does not load ({shown(error)}); {INSTALL}"
         ) from error
     try:
-        with soundfile.SoundFile(_Bytes(data)) as file:
+        with soundfile.SoundFile(readable(data), closefd=False) as file:
             rate = _require_form(file.samplerate, file.channels)
             return cut.of(_by_soundfile(file, rate, budget), rate)
     except soundfile.LibsndfileError as error:
@@ -195,20 +195,10 @@ def sound_seconds(data: bytes) -> float | None:
             return None
         import soundfile
 
-        with soundfile.SoundFile(_Bytes(data)) as file:
+        with soundfile.SoundFile(readable(data), closefd=False) as file:
             return int(file.frames) / _require_form(file.samplerate, file.channels)
     except (HeadraceError, ImportError, OSError, RuntimeError):  # whoever decodes it will say
         return None
-
-
-class _Bytes(io.BytesIO):
-    """A seek to nowhere stays where it is, which libsndfile notices; an exception on that way would only be printed."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        try:
-            return super().seek(offset, whence)
-        except (ValueError, OverflowError, OSError):
-            return self.tell()
 
 
 def _by_soundfile(file: Any, rate: int, budget: Budget) -> Iterator[F32]:
