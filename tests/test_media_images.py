@@ -15,7 +15,8 @@ from PIL import Image, ImageFile
 
 from headrace.errors import DataError, Refused
 from headrace.fetch.media.budget import Budget
-from headrace.fetch.media.images import decode_image, image_tensor, open_image
+from headrace.fetch.media.images import decode_image, open_image
+from headrace.fetch.media.tensors import image_tensor
 
 PHOTO = photo()
 GREY = PHOTO[:, :, 0]
@@ -413,6 +414,37 @@ class TestTensor:
         assert found.shape == (3, 32, 32)
         assert found.is_contiguous()
         assert np.allclose(found.numpy(), (resized.transpose(2, 0, 1) / 255 - 0.5) / 0.5, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        "shape",
+        [(1, 1), (1, 3000), (3000, 1), (2, 2), (31, 33), (500, 375), (375, 500), (1600, 1200), (2600, 2400)],
+        ids=str,
+    )
+    @pytest.mark.parametrize("size", [1, 7, 32, 256])
+    def test_it_is_what_pillow_makes_to_the_level(self, shape: tuple[int, int], size: int) -> None:
+        """2600 x 2400 is more than Pillow has in one piece."""
+        picture = Image.fromarray(np.random.default_rng(size).integers(0, 256, (*shape, 3), np.uint8))
+        made = image_tensor(picture, size)
+        assert torch.equal(made, image_tensor(np.array(picture), size))
+        levels = ((made + 1) * 127.5).round().permute(1, 2, 0).numpy()
+        expected = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR)).astype(int)
+        assert abs(levels - expected).max() <= 1
+
+    def test_arrays_may_lie_in_any_way(self) -> None:
+        expected = image_tensor(PHOTO[::-1, ::-1].copy(), 32)
+        assert torch.equal(image_tensor(PHOTO[::-1, ::-1], 32), expected)
+        fixed = PHOTO[::-1, ::-1].copy()
+        fixed.flags.writeable = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert torch.equal(image_tensor(fixed, 32), expected)
+
+    def test_the_picture_stays_as_it_is(self) -> None:
+        picture = Image.fromarray(PHOTO)
+        for size in (32, 64):
+            made = image_tensor(picture, size)
+            made.zero_()
+        assert np.array_equal(np.asarray(picture), PHOTO)
 
     def test_mean_and_spread_are_per_channel(self) -> None:
         mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -14,7 +14,7 @@ from streaming import World, whole
 
 from headrace import collate_fn
 from headrace.errors import DataError
-from headrace.fetch.media.images import image_tensor
+from headrace.fetch.media.tensors import image_tensor
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick

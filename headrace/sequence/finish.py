@@ -139,7 +139,7 @@ class Finish:
 
     def _frame(self, frame: Image | NDArray[np.uint8]) -> torch.Tensor:
         if self.image_processor is None:
-            from headrace.fetch.media.images import image_tensor
+            from headrace.fetch.media.tensors import image_tensor
 
             return image_tensor(frame, self.video_size)
         from PIL import Image

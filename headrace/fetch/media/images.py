@@ -1,4 +1,4 @@
-"""Images: encoded bytes, PIL images and arrays become RGB pixels; pixels become a tensor.
+"""Images: encoded bytes, PIL images and arrays become RGB pixels.
 
 Turned as their EXIF orientation says. Transparent pixels lie on white. Of a moving image the first frame counts. Colour
 profiles are not applied. What is cut short is an error, never a picture with a grey rest; but a JPEG that was given an
@@ -22,7 +22,6 @@ from headrace.fetch.media.sniff import BYTES, image_format
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
     from PIL.Image import Image
 
@@ -34,10 +33,9 @@ _PLUGINS = {
     "BMP": ("PIL.BmpImagePlugin", "BmpImageFile"),
     "TIFF": ("PIL.TiffImagePlugin", "TiffImageFile"),
 }
-DRAFT_GAP, REDUCE_GAP = 1.5, 3.0
-"""A JPEG may be decoded at a fraction of its size, and any picture be averaged over whole pixels, if what comes out is
-still so many times the size that is asked for. That moves the result by one level of 255 or two, less than half of
-what another resampling filter would."""
+DRAFT_GAP = 1.5
+"""A JPEG may be decoded at a fraction of its size if what comes out is still so many times the size that is asked for.
+That moves the result by one level of 255 or two, less than half of what another resampling filter would."""
 MAX_SCANS = 200
 MAX_CHUNKS = 100_000
 ORIENTATION = 0x0112
@@ -51,44 +49,6 @@ def decode_image(value: Any, budget: Budget = DEFAULT, *, size: int | None = Non
     import numpy as np
 
     return np.array(open_image(value, budget, size=size))
-
-
-def image_tensor(
-    picture: NDArray[np.uint8] | Image,
-    size: int,
-    *,
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5),
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """A float32 tensor [3, size, size]: the whole picture, stretched to a square, as (x / 255 - mean) / std.
-
-    `out`: such a tensor, which is written to and given back.
-    """
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=REDUCE_GAP)
-    found = np.empty((3, size, size), np.float32) if out is None else out.numpy()
-    # Pillow takes the channels apart: that is quicker than to move numbers that lie three apart.
-    for plane, channel in zip(found, image.split(), strict=True):
-        plane[...] = np.frombuffer(channel.tobytes(), np.uint8).reshape(size, size)
-    scale, shift = _normalizer(mean, std)
-    found *= scale
-    found += shift
-    return torch.from_numpy(found) if out is None else out
-
-
-@cache
-def _normalizer(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    import numpy as np
-
-    scale = np.array([1 / (255 * s) for s in std], np.float32)
-    shift = np.array([-m / s for m, s in zip(mean, std, strict=True)], np.float32)
-    return scale.reshape(3, 1, 1), shift.reshape(3, 1, 1)
 
 
 def open_image(value: Any, budget: Budget = DEFAULT, *, size: int | None = None) -> Image:

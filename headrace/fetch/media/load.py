@@ -37,7 +37,8 @@ def load_picture(value: Any, policy: MediaPolicy) -> Image:
 
 def load_image_tensor(value: Any, policy: MediaPolicy, size: int, out: torch.Tensor | None = None) -> torch.Tensor:
     """[3, size, size], by the built-in resize and normalisation; in `out`, if it is given."""
-    from headrace.fetch.media.images import image_tensor, open_image
+    from headrace.fetch.media.images import open_image
+    from headrace.fetch.media.tensors import image_tensor
 
     return image_tensor(open_image(_encoded(value, policy, "image"), policy, size=size), size, out=out)
 
