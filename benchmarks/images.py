@@ -47,8 +47,9 @@ from headrace.testing.tokenizers import write_tokenizer
 
 SIZE = 256
 RATE = 16_000
-COUNTS = {500: 480, 640: 480, 1024: 240, 1600: 160, 3: 480, 8: 240}
-"""Images of a width, recordings of so many seconds: about as much work each."""
+COUNTS = {500: 960, 640: 960, 1024: 480, 1600: 320, 3: 1440, 8: 720}
+"""Images of a width, recordings of so many seconds: about as much work each, and a second or more of it, next to which
+a start is little."""
 PILLOW = "Pillow: open, convert, resize, tensor"
 DECODE = "headrace: decoding alone"
 DATASET = "headrace: TrueStreamingDataset"

@@ -1,12 +1,10 @@
-"""Sound is read from a file in memory while other threads are at work: what comes out, and what fails, is the same."""
+"""Sound is read from a file in memory where several threads decode: what comes out, and what fails, is the same."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,16 @@ import pytest
 from headrace.errors import HeadraceError
 from headrace.fetch.media import readable as module
 from headrace.fetch.media.audio import decode_audio, sound_seconds
-from headrace.fetch.media.readable import readable
+from headrace.fetch.media.readable import readable, side_by_side
+from headrace.make.prepare import Ready
+from headrace.make.sample import Sample
+from headrace.mix.turns import Pick
+from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.side_by_side import Helpers
 
 RATE = 16_000
 FORMS = ("WAV", "FLAC", "OGG", "MP3", "AIFF")
 TONE = media_files.tone(RATE, 0.4)
-
-
-@contextmanager
-def company() -> Iterator[None]:
-    """Another thread, that only waits."""
-    over = threading.Event()
-    other = threading.Thread(target=over.wait)
-    other.start()
-    try:
-        yield
-    finally:
-        over.set()
-        other.join()
 
 
 def outcome(data: bytes) -> Any:
@@ -48,22 +38,39 @@ def files() -> int:
     return sum("headrace-sound" in str(path.resolve()) for path in Path("/proc/self/fd").iterdir())
 
 
-def test_it_is_a_file_only_where_others_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
+def test_it_is_a_file_only_where_others_decode_too() -> None:
     assert not isinstance(readable(b"abc"), int)
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
-    found = readable(b"abc")
-    assert isinstance(found, int)
-    assert os.pread(found, 10, 0) == b"abc"
-    assert readable(b"x" * 9) == found
-    assert readable(b"de") == found
+    with side_by_side():
+        with side_by_side():
+            found = readable(b"abc")
+            assert isinstance(found, int)
+            assert os.pread(found, 10, 0) == b"abc"
+        assert readable(b"x" * 9) == found
+        assert readable(b"de") == found
+    assert not isinstance(readable(b"abc"), int)
     assert os.pread(found, 10, 0) == b"de"  # nothing is left of what was longer
     assert os.lseek(found, 0, os.SEEK_CUR) == 0
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_batch_is_decoded_from_files_where_it_is_decoded_side_by_side(threads: int) -> None:
+    rows = iter([Ready(0, 0, i, "shard", i, [Sample(np.zeros(1, np.int32))]) for i in range(4)])
+    helpers = Helpers(threads)
+
+    def finish(row: Ready, sub: int) -> dict[str, Any]:
+        return {"in a file": isinstance(readable(b"abc"), int)}
+
+    batcher = SampleBatcher(4, 1, 8, finish, Faults(), lambda pick: None, helpers)
+    try:
+        made = batcher.make(lambda: next((Pick(row, 0) for row in rows), None), 0)
+    finally:
+        helpers.close()
+    assert [item.made["in a file"] for item in made] == [threads > 1] * 4
+
+
 def test_large_sounds_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 8)
-    with company():
+    with side_by_side():
         assert isinstance(readable(b"x" * 8), int)
         assert not isinstance(readable(b"x" * 9), int)
 
@@ -73,7 +80,7 @@ def test_the_same_comes_out(form: str) -> None:
     data = media_files.sound(TONE, RATE, form)
     alone, seconds = outcome(data), sound_seconds(data)
     assert isinstance(alone, bytes)
-    with company():
+    with side_by_side():
         assert outcome(data) == alone
         assert sound_seconds(data) == seconds
 
@@ -84,7 +91,7 @@ def test_what_is_damaged_fails_the_same_way(form: str) -> None:
     several = [data[: len(data) * i // 7] for i in range(7)] + list(media_files.mutants(data, 40))
     alone = [outcome(one) for one in several]
     assert any(isinstance(one, tuple) for one in alone)
-    with company():
+    with side_by_side():
         assert [outcome(one) for one in several] == alone
 
 
@@ -92,7 +99,7 @@ def test_threads_have_a_file_each_and_it_ends_with_them() -> None:
     sounds = [media_files.sound(media_files.tone(RATE, 0.02 * (1 + i % 7)), RATE, FORMS[i % 2]) for i in range(60)]
     alone = [outcome(one) for one in sounds]
     before = files()
-    with ThreadPoolExecutor(4) as threads:
+    with side_by_side(), ThreadPoolExecutor(4) as threads:
         assert list(threads.map(outcome, sounds)) == alone
         assert 0 < files() - before <= 4
     assert files() == before
@@ -106,12 +113,11 @@ def in_child(work: Callable[[], bool]) -> bool:
 
 
 def test_a_forked_child_has_its_own() -> None:
-    with company():
+    with side_by_side():
         mine = readable(b"parent")
         assert isinstance(mine, int)
 
         def work() -> bool:
-            threading.active_count = lambda: 2
             own = readable(b"a child")
             return isinstance(own, int) and os.pread(own, 10, 0) == b"a child" and files() == 1
 
@@ -128,7 +134,7 @@ def test_where_there_is_no_such_file_it_is_read_as_before(name: str, monkeypatch
     def fails(*_: Any) -> int:
         raise OSError("no more of these")
 
-    with company():
+    with side_by_side():
         monkeypatch.setattr(os, name, fails)
         assert np.array_equal(decode_audio(data, RATE), alone)
         monkeypatch.delattr(os, "memfd_create")

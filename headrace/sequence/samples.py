@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from headrace.errors import DataError, FetchError, SourceError, SpecError, StateError, shown
+from headrace.fetch.media.readable import side_by_side
 from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
@@ -84,7 +86,8 @@ class SampleBatcher:
         if not self._ahead:
             return self._given(take)
         next_two = partial(self.make_ready, -(-2 * self._batch // self._repeat))
-        with self._helpers.jobs(next_two) as begin:
+        crowd = side_by_side() if self._helpers.threads > 1 else nullcontext()
+        with crowd, self._helpers.jobs(next_two) as begin:
             try:
                 self._begin_batch(take, begin)
                 self._begin_next()

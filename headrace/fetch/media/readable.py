@@ -9,14 +9,28 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 MOST = 16 << 20
 """Bytes that a file of this kind holds; what was read last stays in it."""
+_crowds: list[None] = []
+"""One for each time that several threads decode at the moment."""
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """Several threads decode until it ends. For one alone, calls back into Python are the quicker way."""
+    _crowds.append(None)
+    try:
+        yield
+    finally:
+        _crowds.pop()
 
 
 def readable(data: bytes) -> int | io.BytesIO:
     """For `soundfile.SoundFile(…, closefd=False)`; until the same thread asks for the next."""
-    if threading.active_count() > 1 and len(data) <= MOST and hasattr(os, "memfd_create"):
+    if _crowds and len(data) <= MOST and hasattr(os, "memfd_create"):
         try:
             return _own.filled(data)
         except OSError:
