@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from counts import FakeCounts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import rng
+from headrace.errors import FetchError
 from headrace.fetch.cursor import Cursor
 from headrace.fetch.plan import Coordinate, Orders, Rules
 from headrace.fetch.pool import Pool, PoolSize
 from headrace.stage import State
 
+if TYPE_CHECKING:
+    from headrace.rng import I64
+
+T = TypeVar("T")
 shapes = st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=4)
 blocks = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 some_of = st.tuples(st.integers(0, 9), st.integers(1, 8)).map(lambda pair: (pair[0] % pair[1], pair[1]))
@@ -86,6 +92,52 @@ def test_what_was_undone_is_drawn_again_and_a_look_changes_nothing(
             cursor.take()
         cursor.sampled()
     assert found == wanted
+
+
+class Flaky(FakeCounts):
+    """Each shard's counts fail to come at the first time of asking."""
+
+    def __init__(self, shards: list[list[int]]) -> None:
+        super().__init__(shards)
+        self.asked: set[int] = set()
+
+    def groups(self, shard: int) -> tuple[I64, I64, I64]:
+        if shard not in self.asked:
+            self.asked.add(shard)
+            raise FetchError(f"the footer of shard {shard} did not come")
+        return super().groups(shard)
+
+
+def again(work: Callable[[], T]) -> T:
+    while True:
+        try:
+            return work()
+        except FetchError:
+            continue
+
+
+@settings(max_examples=70, deadline=None)
+@given(shapes, lanes_of, st.booleans(), st.integers(1, 4), st.integers(1, 5))
+def test_counts_that_come_at_the_second_try_make_no_difference(
+    shape: list[list[int]], lane: tuple[int, int], shuffle: bool, k: int, most: int
+) -> None:
+    """Neither a row nor a pass is lost where a footer could not be read for once."""
+
+    def rows(counts: FakeCounts, ahead: bool) -> list[tuple[int, int]]:
+        rules = Rules(seed=7, source="s", shuffle=shuffle, chunk_rows=4, coordinate="windows", shard_window=1)
+        size = PoolSize(chunks=k if shuffle else 1)
+        made = again(lambda: Pool(Orders(counts, rules), size, *lane, 0, 2))
+        cursor = Cursor(made)
+        found: list[tuple[int, int]] = []
+        while True:
+            drawn = again(lambda: cursor.ahead(most)) if ahead else again(lambda: made.draw(most))
+            if drawn is None:
+                return found
+            done = drawn[1] if isinstance(drawn, tuple) else drawn
+            found += [(done.epoch, p) for p in done.positions.tolist()]
+
+    for ahead in (True, False):
+        assert rows(Flaky(shape), ahead) == rows(FakeCounts(shape), ahead)
 
 
 def drawn_to_the_end(cursor: Cursor, gives_sample: Callable[[int, int], bool]) -> list[tuple[int, int, State]]:

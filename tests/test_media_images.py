@@ -439,6 +439,15 @@ class TestTensor:
             warnings.simplefilter("error")
             assert torch.equal(image_tensor(fixed, 32), expected)
 
+    def test_a_pillow_that_shares_no_memory_is_copied_from(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = image_tensor(Image.fromarray(PHOTO), 32)
+        monkeypatch.delattr(Image.Image, "__arrow_c_array__")
+        assert torch.equal(image_tensor(Image.fromarray(PHOTO), 32), expected)
+
+    def test_what_has_no_three_channels_is_not_half_a_picture(self) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            image_tensor(PHOTO[:, :, :1], 32)
+
     def test_the_picture_stays_as_it_is(self) -> None:
         picture = Image.fromarray(PHOTO)
         for size in (32, 64):

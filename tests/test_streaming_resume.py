@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -22,6 +24,7 @@ from headrace.make.feed import Feed
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
+from headrace.sequence.finish import Finish
 from headrace.sequence.samples import Faults, SampleBatcher
 from headrace.sequence.side_by_side import Helpers
 from headrace.serve.loader import Loader
@@ -218,6 +221,12 @@ def test_rows_are_made_ready_while_others_decode(world: World, monkeypatch: pyte
         made.append(real(self, rows))
         return made[-1]
 
+    def slow_for_others(self: Finish, *given: Any) -> dict[str, Any]:
+        time.sleep(0 if threading.current_thread() is threading.main_thread() else 0.05)
+        return finish(self, *given)
+
+    finish = Finish.beside
+    monkeypatch.setattr(Finish, "beside", slow_for_others)
     monkeypatch.setattr(Feed, "make_ready", make_ready)
     several: dict[str, Any] = {"max_per_epoch": 40, "max_per_dataset": 20, "sample_repeat": 1}
     for threads in (1, 2):

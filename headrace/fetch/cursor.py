@@ -49,6 +49,11 @@ class Cursor:
         """Rows drawn that the consumer has not taken."""
         return self._left
 
+    @property
+    def blocks(self) -> int:
+        """Blocks that rows were drawn in, from the one that the consumer is in on."""
+        return len(self._blocks)
+
     def take(self) -> None:
         """The consumer has one more row."""
         if self._given == self._blocks[0][1].count:

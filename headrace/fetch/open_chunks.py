@@ -21,6 +21,10 @@ class Shelves(Protocol):
     def side_by_side(self) -> bool:
         """Whether chunks of several shards may be opened at the same time, in two threads."""
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether rows can be drawn without waiting for anybody."""
+
     def is_near(self, chunk: Chunk) -> bool:
         """Whether it can be opened without waiting for anybody."""
 

@@ -156,7 +156,19 @@ class Pool:
         return count
 
     def fill(self) -> bool:
-        """Admit chunks; step into the next epoch when this one is used up. False: the source has ended."""
+        """Admit chunks; step into the next epoch when this one is used up. False: the source has ended.
+
+        Counts may have to be fetched for it. Where that fails nothing is changed, and the next try begins where this
+        one did.
+        """
+        mark = self.mark()
+        try:
+            return self._filled()
+        except BaseException:
+            self.go_to(mark)
+            raise
+
+    def _filled(self) -> bool:
         while True:
             self._admit()
             if self.slots:

@@ -55,6 +55,10 @@ class Shelf:
         """Parquet files on disk, all counted: what two threads have in common is only looked at."""
         return self._prefetch is None and self.index.is_complete and not self.index.is_text
 
+    @property
+    def is_counted(self) -> bool:
+        return self._prefetch is None or self.index.is_complete
+
     def is_near(self, chunk: Chunk) -> bool:
         return self._prefetch is None or chunk.shard in self._readers
 

@@ -213,7 +213,7 @@ class Robot:
 class EpisodeShelf:
     """Where a lane's episodes come from."""
 
-    side_by_side = False
+    side_by_side = is_counted = False
 
     def __init__(self, robot: Robot) -> None:
         self._robot = robot

@@ -6,7 +6,7 @@ The state is the consumer's. What lies ready is no part of it, and is made again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -15,7 +15,7 @@ from headrace.fetch.block import RowBlock, gather, pick
 from headrace.fetch.cursor import Cursor
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Chunk, Order
-from headrace.fetch.pool import Draws, Mark, Pool
+from headrace.fetch.pool import Draws, Mark, Pool, Slot
 from headrace.fetch.sources import Opened
 from headrace.make.groups import Groups
 from headrace.make.prepare import Prepare, Ready, Samples
@@ -27,8 +27,8 @@ BLOCK_BYTES = 1 << 20
 FIRST_ROWS = 8
 """...that start small, each as large as all before it: the first batch after a resume waits for its own rows, not more.
 """
-AHEAD_BYTES = 8 << 20
-"""Rows that are made ready while nobody waits for them: of about so many bytes at most."""
+AHEAD_BYTES, AHEAD_BLOCKS = 8 << 20, 4
+"""Rows that are made ready while nobody waits for them: of about so many bytes, and so many blocks, at most."""
 KEPT_BLOCKS = 8
 """The shards of so many blocks back are kept: the state that was saved last may still need them."""
 
@@ -61,6 +61,8 @@ class Feed:
         self._planned = -1
         self._failed = False
         """What comes next failed when nobody waited for it."""
+        self._row_bytes = 0
+        """About, in the chunks that rows were drawn from last."""
         self._recent: deque[set[int]] = deque(maxlen=KEPT_BLOCKS)
 
     def next(self) -> Ready | None:
@@ -114,18 +116,22 @@ class Feed:
 
         For who has nothing to do for the moment. What fails is not told of: it fails again when it is needed.
         """
-        if self._open is None or self._failed or len(self._ready) >= min(rows, self._in_bytes(AHEAD_BYTES)):
+        grouped = getattr(self._prepare, "group_by", None) is not None  # which looks into other chunks, too
+        if self._open is None or self._failed or grouped or not self._shelf.is_counted:
             return False
-        drawn = self._cursor.ahead(self._most())
-        if drawn is None:
+        if len(self._ready) >= min(rows, self._in_bytes(AHEAD_BYTES)) or self._cursor.blocks > AHEAD_BLOCKS:
             return False
-        mark, done = drawn
-        if done.epoch == self._planned and self._open.is_near(done):
-            try:
+        try:
+            drawn = self._cursor.ahead(self._most())
+            if drawn is None:
+                return False
+            mark, done = drawn
+            if done.epoch == self._planned and self._open.is_near(done):
                 self._block(mark, done)
-            except Exception:
-                self._failed = True
-            return not self._failed
+                return True
+        except Exception:
+            self._failed = True
+            return False
         self._cursor.undo(mark)
         return False
 
@@ -152,14 +158,14 @@ class Feed:
             raise
         self._made_rows += done.count
         self._rows = min(self._made_rows, MOST_ROWS)
+        self._row_bytes = _row_bytes(done.slots)
 
     def _most(self) -> int:
         return min(self._rows, self._in_bytes(BLOCK_BYTES) if self._pool.slots else self._first_rows)
 
     def _in_bytes(self, most: int) -> int:
         """Rows of about so many bytes; one at least."""
-        held = [slot.chunk for slot in self._pool.slots]
-        row_bytes = sum(chunk.nbytes for chunk in held) // max(1, sum(chunk.rows for chunk in held))
+        row_bytes = _row_bytes(self._pool.slots) if self._pool.slots else self._row_bytes
         return max(1, most // max(row_bytes, 1))
 
     def _make(self, done: Draws) -> None:
@@ -242,6 +248,11 @@ class Feed:
             self._shelf.close()
             self._open = None
             self._groups = None
+
+
+def _row_bytes(slots: Iterable[Slot]) -> int:
+    chunks = [slot.chunk for slot in slots]
+    return sum(chunk.nbytes for chunk in chunks) // max(1, sum(chunk.rows for chunk in chunks))
 
 
 class CountingFeed(Feed):

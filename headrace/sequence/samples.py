@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from headrace.errors import DataError, FetchError, SourceError, SpecError, StateError, shown
-from headrace.fetch.media.readable import side_by_side
 from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
@@ -86,11 +84,9 @@ class SampleBatcher:
         if not self._ahead:
             return self._given(take)
         next_two = partial(self.make_ready, -(-2 * self._batch // self._repeat))
-        crowd = side_by_side() if self._helpers.threads > 1 else nullcontext()
-        with crowd, self._helpers.jobs(next_two) as begin:
+        with self._helpers.jobs(next_two) as begin:
             try:
                 self._begin_batch(take, begin)
-                self._begin_next()
                 return self._given(take)
             finally:
                 self._begun, self._room = {}, None
@@ -110,12 +106,6 @@ class SampleBatcher:
             slots = [(slot,) for slot in self._room.slots]
         for pick, slot in zip(pictures, slots, strict=True):
             self._begun[id(pick)] = begin(partial(self._finish, pick.row, pick.sub, *slot))
-
-    def _begin_next(self) -> None:
-        """While others decode: have the rows made ready that the next batch needs."""
-        if self._helpers.threads > 1:
-            while self.make_ready(-(-self._batch // self._repeat)):
-                pass
 
     def _given(self, take: Callable[[], Any]) -> Sequence[Any]:
         while len(self._items) < self._batch:

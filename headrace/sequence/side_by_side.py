@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from headrace.fetch.media.readable import crowded
 from headrace.limits import starting
 
 T = TypeVar("T")
@@ -61,7 +62,8 @@ class Helpers:
 
         done = False
         try:
-            yield begin
+            with crowded():
+                yield begin
             done = all(task.done for task in every)
         finally:
             if not done:  # or interrupted, which may be in the midst of anything that the pool does

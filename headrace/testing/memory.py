@@ -82,6 +82,7 @@ class MemorySource:
     # --- what a reader asks
 
     side_by_side = False
+    is_counted = True
 
     def is_near(self, chunk: Chunk) -> bool:
         return True

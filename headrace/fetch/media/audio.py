@@ -11,6 +11,7 @@ from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
 from headrace.fetch.media.clip import Clip
 from headrace.fetch.media.layout import require_all_samples, require_whole
+from headrace.fetch.media.mp3 import without_tags
 from headrace.fetch.media.readable import readable
 from headrace.fetch.media.sniff import CONTAINERS, container_format
 
@@ -45,7 +46,7 @@ def decode_audio(value: Any, sample_rate: int, budget: Budget = DEFAULT, clip: C
         value = value.get("bytes")
     if not isinstance(value, bytes | bytearray | memoryview):
         raise DataError(f"the audio is of type {type(value).__name__}; bytes, or array and sampling_rate, are expected")
-    data = bytes(value)
+    data = without_tags(bytes(value))
     wave, rate = _of_bytes(data, budget, Cut(clip))
     is_flac = data[:4] == b"fLaC"
     if is_flac and clip is None:
@@ -190,6 +191,7 @@ def _of_bytes(data: bytes, budget: Budget, cut: Cut) -> tuple[F32, int]:
 
 def sound_seconds(data: bytes) -> float | None:
     """How long a sound is, by what its header says; None: it does not say, or cannot be read. Nothing is decoded."""
+    data = without_tags(data)
     try:
         if container_format(data, "audio") not in _SOUNDFILE:
             return None

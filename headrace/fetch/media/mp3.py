@@ -13,6 +13,7 @@ _BITRATES = (
 )
 """Of MPEG 2 and 2.5, and of MPEG 1, in thousands of bits a second."""
 _RATES = (11_025, 0, 22_050, 44_100), (12_000, 0, 24_000, 48_000), (8_000, 0, 16_000, 32_000)
+_OTHERS = (b"RIFF", b"RF64", b"RIFX", b"FORM", b"fLaC", b"OggS")
 MAX_TAGS, MAX_ZEROS, MAX_FRAMES = 8, 1 << 16, 1 << 20
 """So far is looked; what goes on longer is left to the decoder, and its budget."""
 
@@ -64,6 +65,14 @@ def frame_at(data: bytes, at: int) -> Frame | None:
     size = (144_000 if is_1 else 72_000) * _BITRATES[is_1][bitrate] // _RATES[rate][version] + pad
     side = (17 if mono else 32) if is_1 else (9 if mono else 17)
     return Frame(size, side + 2 * crc)
+
+
+def without_tags(data: bytes) -> bytes:
+    """What tags of ID3 stand before, unless it is an MP3: some put them before other files, where readers differ."""
+    if data[:3] != b"ID3":
+        return data
+    at = _after_tags(data)
+    return data[at:] if data[at : at + 4] in _OTHERS else data
 
 
 def _after_tags(data: bytes) -> int:

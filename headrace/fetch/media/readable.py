@@ -12,14 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MOST = 16 << 20
+MOST = 4 << 20
 """Bytes that a file of this kind holds; what was read last stays in it."""
 _crowds: list[None] = []
 """One for each time that several threads decode at the moment."""
 
 
 @contextmanager
-def side_by_side() -> Iterator[None]:
+def crowded() -> Iterator[None]:
     """Several threads decode until it ends. For one alone, calls back into Python are the quicker way."""
     _crowds.append(None)
     try:

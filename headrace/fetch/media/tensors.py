@@ -32,9 +32,8 @@ def image_tensor(
 
     found = torch.empty(3, size, size, dtype=torch.float32, device="cpu") if out is None else out
     # In numpy, channel by channel: each is still at hand when it comes to the next step.
-    for plane, levels, (scale, shift) in zip(
-        found.numpy(), _resized(_pixels(picture), size).numpy(), _normalizer(mean, std), strict=False
-    ):
+    channels = _resized(_pixels(picture), size)[:3].numpy()
+    for plane, levels, (scale, shift) in zip(found.numpy(), channels, _normalizer(mean, std), strict=True):
         plane[...] = levels
         plane *= scale
         plane += shift
@@ -52,7 +51,7 @@ def _pixels(picture: NDArray[np.uint8] | Image) -> torch.Tensor:
 
     try:
         shared = pa.array(picture).flatten()  # as Pillow has it, four bytes each
-    except ValueError:  # it has large pictures in several pieces
+    except (TypeError, ValueError):  # it has large pictures in several pieces, and older ones cannot share
         return torch.from_numpy(np.array(picture))
     return from_dlpack(shared).view(picture.height, picture.width, -1)
 
