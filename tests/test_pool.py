@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from headrace import rng
 from headrace.errors import StateError
+from headrace.fetch.draws import Draws
 from headrace.fetch.plan import Coordinate, Orders, Rules
-from headrace.fetch.pool import Draws, Pool, PoolSize
+from headrace.fetch.pool import Pool, PoolSize
 
 shapes = st.lists(st.lists(st.integers(0, 20), max_size=4), max_size=6)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from headrace.fetch.chunk import OpenChunk
-from headrace.fetch.pool import Slot
+from headrace.fetch.draws import Slot
 
 MANY = 4
 """From so many chunks on it pays."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.address import Address, Row
 from headrace.fetch.chunk import Columns, OpenChunk
-from headrace.fetch.pool import Draws, Slot, dealt
+from headrace.fetch.draws import Draws, Slot, dealt
 
 T = TypeVar("T")
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from headrace.fetch.pool import Draws, Mark, Pool
+from headrace.fetch.draws import Draws
+from headrace.fetch.pool import Mark, Pool
 from headrace.stage import State
 
 

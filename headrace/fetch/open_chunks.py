@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.fetch.beside import pays, read_beside
 from headrace.fetch.chunk import OpenChunk, in_place
+from headrace.fetch.draws import Draws, Slot
 from headrace.fetch.plan import Chunk, Order
-from headrace.fetch.pool import Draws, Pool, Slot
+from headrace.fetch.pool import Pool
 
 if TYPE_CHECKING:
     from headrace.rng import I64

@@ -10,12 +10,12 @@ made in blocks; a block ends where the set of chunks changes, and where it ends 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace import rng
 from headrace.errors import StateError, shown
+from headrace.fetch.draws import Draws, Slot, positions_of
 from headrace.fetch.lots import Lots
 from headrace.fetch.plan import Chunk, Order, Orders, Range, in_order, length
 from headrace.stage import State
@@ -32,41 +32,6 @@ MOST_ROW_DRAWS = 256
 
 MOST, MOST_DIGEST = 1 << 62, 1 << 64
 """Numbers of a state stay below: they go through 64-bit arithmetic."""
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """A chunk in the pool; what is left of it is [position, position + left)."""
-
-    chunk: Chunk
-    position: int
-    left: int
-
-    @property
-    def at(self) -> int:
-        """Rows of the chunk before the next one."""
-        return self.position - self.chunk.start
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """Draws made at once: for each the slot it came from. Each slot's rows come in its own order."""
-
-    epoch: int
-    slots: Sequence[Slot]
-    firsts: Sequence[int]
-    """Per slot, the rows of its chunk that were given before this block."""
-    counts: Sequence[int]
-    """Per slot, the rows it gave in this block."""
-    picks: I64 | None
-    """Per draw, a number into `slots`; None: all from slot 0."""
-    count: int
-    positions: I64
-    """The position of each draw."""
-
-    def parts(self) -> Iterator[tuple[Slot, int, int]]:
-        """Per slot: the rows of its chunk given before, and those given now."""
-        return zip(self.slots, self.firsts, self.counts, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +104,7 @@ class Pool:
         else:
             picks, counts = self._draw_rows(most)
         starts = [slot.position for slot in slots]
-        done = Draws(self.epoch, tuple(slots), firsts, counts, picks, sum(counts), _positions(picks, counts, starts))
+        done = Draws(self.epoch, tuple(slots), firsts, counts, picks, sum(counts), positions_of(picks, counts, starts))
         self.digest = rng.digest_block(self.digest, self.epoch, done.positions)
         for slot, count in zip(slots, counts, strict=True):
             slot.position += count
@@ -161,6 +126,8 @@ class Pool:
         Counts may have to be fetched for it. Where that fails nothing is changed, and the next try begins where this
         one did.
         """
+        if self.slots and not self._has_room():
+            return True
         mark = self.mark()
         try:
             return self._filled()
@@ -180,16 +147,18 @@ class Pool:
             self.passed += 1
 
     def _admit(self) -> None:
-        while (
-            self._more
-            and len(self.slots) < self.size.chunks
-            and (not self.slots or self._held() + self._more[0].nbytes <= self.size.nbytes)
-        ):
+        while self._more and self._has_room():
             chunk, start, stop = self._more
             end = min(chunk.start + chunk.rows, stop)
             self.slots.append(Slot(chunk, start, end - start))
             self._at = (self._at[0], end)
             self._look()
+
+    def _has_room(self) -> bool:
+        """For the next chunk, if there is one."""
+        if self._more is None or len(self.slots) >= self.size.chunks:
+            return False
+        return not self.slots or self._held() + self._more[0].nbytes <= self.size.nbytes
 
     def _held(self) -> int:
         return sum(slot.chunk.nbytes for slot in self.slots)
@@ -378,27 +347,6 @@ class Pool:
         if not 0 < left <= chunk.start + chunk.rows - position:
             raise StateError(f"the state holds {left} rows from position {position} on, beyond the end of their chunk")
         return Slot(chunk, position, left)
-
-
-def _positions(picks: I64 | None, counts: Sequence[int], starts: Sequence[int]) -> I64:
-    """The position of each draw: a slot's draws take its positions one after the other."""
-    import numpy as np
-
-    if picks is None:
-        return np.arange(starts[0], starts[0] + counts[0], dtype=np.int64)
-    return dealt(picks, counts, starts)
-
-
-def dealt(picks: I64, counts: Sequence[int], starts: Sequence[int]) -> I64:
-    """For each draw, how far its slot has come: the slot's start, and one more for each draw from it before."""
-    import numpy as np
-
-    sizes = np.array(counts, dtype=np.int64)
-    by_slot = np.arange(len(picks)) + np.repeat(np.array(starts, dtype=np.int64) - (np.cumsum(sizes) - sizes), sizes)
-    out = np.empty(len(picks), dtype=np.int64)
-    small = picks.astype(np.int16) if len(counts) < 1 << 15 else picks  # 16 bits are sorted by radix
-    out[np.argsort(small, kind="stable")] = by_slot
-    return out
 
 
 def _whole(name: str, value: Any, most: int = MOST) -> int:

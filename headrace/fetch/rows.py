@@ -14,9 +14,10 @@ from headrace.address import Row
 from headrace.catalog.index import Counts, Index
 from headrace.errors import Changed, HeadraceError, SpecError, StateError, shown
 from headrace.fetch.block import RowBlock, as_block, gather
+from headrace.fetch.draws import Draws
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Orders
-from headrace.fetch.pool import Draws, Mark, Pool
+from headrace.fetch.pool import Mark, Pool
 from headrace.fetch.resume import FORMAT, Place, Reading, restored
 from headrace.fetch.shelf import Shelf
 from headrace.run import Run

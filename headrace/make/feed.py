@@ -13,9 +13,10 @@ from itertools import repeat
 from headrace.errors import HeadraceError, StateError, shown
 from headrace.fetch.block import RowBlock, gather, pick
 from headrace.fetch.cursor import Cursor
+from headrace.fetch.draws import Draws, Slot
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Chunk, Order
-from headrace.fetch.pool import Draws, Mark, Pool, Slot
+from headrace.fetch.pool import Mark, Pool
 from headrace.fetch.sources import Opened
 from headrace.make.groups import Groups
 from headrace.make.prepare import Prepare, Ready, Samples

@@ -13,8 +13,9 @@ from counts import FakeCounts
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.fetch.draws import Draws
 from headrace.fetch.plan import Orders, Rules
-from headrace.fetch.pool import Draws, Pool, PoolSize
+from headrace.fetch.pool import Pool, PoolSize
 from headrace.serve.redeal import left_of, redeal, rows_left
 
 EXAMPLES = 450
