@@ -159,7 +159,7 @@ def test_a_loader_and_data_loaders_take_turns(world: World, tmp_path: Path) -> N
 
 
 KILLED = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 from itertools import islice
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
@@ -172,7 +172,10 @@ rows = world.memory({"a": named("a")}, [[10] * 40])
 dataset = rows.make(max_per_epoch=300, max_per_dataset=300, sample_repeat=1)
 batches = DataLoader(dataset, batch_size=1, num_workers=2, collate_fn=collate_fn)
 given = iter(batches)
-names = world.names_of(islice(given, 100))
+names = []
+for batch in islice(given, 100):
+    names += world.names_of([batch])
+    time.sleep(0.02)  # a page is written now and then, by the clock: also where writing takes long
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise at whatever line it hears of it
 os.kill(given._workers[1].pid, signal.SIGKILL)
 del given
