@@ -25,6 +25,7 @@ from headrace.fetch.chunk import FEW, OpenChunk
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Chunk
 from headrace.make.feed import Feed
+from headrace.make.prepare import Ready
 from headrace.testing import write_parquet
 
 SHAPE = [[20] * 6, [20] * 6, [20] * 6]
@@ -50,9 +51,9 @@ def test_the_first_block_is_the_first_batch(
     blocks: list[int] = []
     real = Feed._make
 
-    def make(self: Feed, done: Any) -> None:
+    def make(self: Feed, done: Any) -> list[Ready]:
         blocks.append(done.count)
-        real(self, done)
+        return real(self, done)
 
     monkeypatch.setattr(Feed, "_make", make)
     spec = spec_of(tmp_path)

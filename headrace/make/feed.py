@@ -6,7 +6,8 @@ The state is the consumer's. What lies ready is no part of it, and is made again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 
@@ -127,14 +128,16 @@ class Feed:
             if drawn is None:
                 return False
             mark, done = drawn
-            if done.epoch == self._planned and self._open.is_near(done):
-                self._block(mark, done)
-                return True
+            with self._or_undone(mark):
+                is_near = done.epoch == self._planned and self._open.is_near(done)
+                if is_near:
+                    self._block(done)
+            if not is_near:
+                self._cursor.undo(mark)
         except Exception:
             self._failed = True
             return False
-        self._cursor.undo(mark)
-        return False
+        return is_near
 
     def _more(self) -> bool:
         """Make the next block ready. One that fails is tried again row by row: what comes before a bad row is given."""
@@ -142,7 +145,8 @@ class Feed:
         while (drawn := self._cursor.ahead(self._most())) is not None:
             mark, done = drawn
             try:
-                self._block(mark, done)
+                with self._or_undone(mark):
+                    self._block(done)
             except Exception:
                 if done.count == 1:
                     raise
@@ -151,15 +155,21 @@ class Feed:
                 return True
         return False
 
-    def _block(self, mark: Mark, done: Draws) -> None:
+    @contextmanager
+    def _or_undone(self, mark: Mark) -> Iterator[None]:
+        """What was drawn since is drawn again later, where anything fails."""
         try:
-            self._make(done)
+            yield
         except BaseException:
             self._cursor.undo(mark)
             raise
+
+    def _block(self, done: Draws) -> None:
+        made = self._make(done)
         self._made_rows += done.count
         self._rows = min(self._made_rows, MOST_ROWS)
         self._row_bytes = _row_bytes(done.slots)
+        self._ready.extend(made)  # last: what was drawn is undone where anything above fails
 
     def _most(self) -> int:
         return min(self._rows, self._in_bytes(BLOCK_BYTES) if self._pool.slots else self._first_rows)
@@ -169,7 +179,7 @@ class Feed:
         row_bytes = _row_bytes(self._pool.slots) if self._pool.slots else self._row_bytes
         return max(1, most // max(row_bytes, 1))
 
-    def _make(self, done: Draws) -> None:
+    def _make(self, done: Draws) -> list[Ready]:
         opened = self._opened()
         if self._planned != done.epoch:
             self._shelf.plan(self._pool.shards_to_come(), self._pool.size.chunks)
@@ -183,7 +193,7 @@ class Feed:
             opened.keep_only(self._pool.slots)
         self._recent.append(self._pool.shards_in_use())
         self._shelf.keep_only(self._recent[-1], set().union(*self._recent))
-        self._ready.extend(made)  # last: what was drawn is undone where anything above fails
+        return made
 
     def _prepared(self, block: RowBlock) -> list[Samples]:
         """What goes wrong in there says at which row, and is never taken for the end of the data."""
@@ -259,8 +269,8 @@ def _row_bytes(slots: Iterable[Slot]) -> int:
 class CountingFeed(Feed):
     """Draws rows and reads none: each counts as one sample. Good to see where a state lies."""
 
-    def _make(self, done: Draws) -> None:
-        self._ready.extend(self._counted(done.epoch, done.positions.tolist()))
+    def _make(self, done: Draws) -> list[Ready]:
+        return self._counted(done.epoch, done.positions.tolist())
 
     def fetch(self, places: Sequence[tuple[int, int]]) -> list[Ready]:
         return [row for epoch, position in places for row in self._counted(epoch, [position])]
