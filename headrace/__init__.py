@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.serve.streaming import TrueStreamingDataset
     from headrace.stage import Stage
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Address",

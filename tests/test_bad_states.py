@@ -164,10 +164,12 @@ def test_a_field_that_is_missing_or_new_is_named(path: Place) -> None:
     for key in at(opened(case.state), path):
         broken = opened(case.state)
         del at(broken, path)[key]
-        assert outcome(case, closed(broken)) == "refused", key
+        assert (
+            outcome(case, {**closed(broken), "checksum": ""} if key == "checksum" else closed(broken)) == "refused"
+        ), key
     more = opened(case.state)
     at(more, path)["__class__"] = {"format": 2}
-    if path[-2:-1] != ("src",):
+    if path and path[-2:-1] != ("src",):
         assert "__class__" in refused(lambda: case.loader().load_state_dict(closed(more)))
 
 
@@ -183,10 +185,10 @@ def test_a_text_that_is_no_text_or_no_json_is_refused(name: str, value: Any) -> 
         assert outcome(case, broken) in ("refused", "found out")
 
 
-def test_a_field_of_someone_else_is_left_alone() -> None:
+def test_a_checkpoints_own_fields_beside_the_state_are_left_alone() -> None:
     case = scene("packed")
-    assert outcome(case, {**case.state, "my.trainer": {"step": 3}, "a/b": None}) == "as good"
-    assert "'step'" in refused(lambda: case.loader().load_state_dict({**case.state, "step": 3}))
+    own = {"my.trainer": {"step": 3}, "a/b": None, "step": 3, "model": {"w": object()}}
+    assert outcome(case, {**own, **case.state}) == "as good"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_what_is_no_state_is_refused(value: Any) -> None:
 def test_a_state_of_a_newer_version_says_to_upgrade() -> None:
     case = scene("packed")
     newer = {**case.state, "format": 5, "clock": 7}
-    said = "written by a newer version (format 5, this one reads up to 1); upgrade headrace"
+    said = "written by a newer version (format 5, this one reads up to 2); upgrade headrace"
     assert said in refused(lambda: case.loader().load_state_dict(newer))
     assert said in refused(lambda: merge_states([newer]))
     assert said in refused(lambda: verified(newer, case.data))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 from near import Data, Ledger, Ranks, key, keys, loader_of, near, packed, recipe_of, several, through_json
 
@@ -115,7 +113,8 @@ def test_after_the_end_comes_the_start_of_the_next_epoch() -> None:
     assert state["epoch"] == 1
     other = loader_of(recipe, data, lanes=2)
     other.set_epoch(1)
-    assert {**other.state_dict(), "m": 0, "m_plan": 0, "m_epoch": 0} == {**state, "m": 0, "m_plan": 0, "m_epoch": 0}
+    counted = {"m": 0, "m_plan": 0, "m_epoch": 0, "checksum": ""}
+    assert {**other.state_dict(), **counted} == {**state, **counted}
     last = loader_of(recipe, data, lanes=2)
     last.load_state_dict(state)
     second = list(last)
@@ -314,7 +313,6 @@ def test_a_count_over_a_pass_that_cannot_be_counted_is_made_once_more(fields: di
         ({"batches_consumed": 3, "batch_size": 5}, "batch_size: the checkpoint counts batches of 5"),
         ({"batches_consumed": 3}, "batch_size: a whole number"),
         ({"batches_consumed": -1, "batch_size": 2}, "batches_consumed: a whole number"),
-        ({"sample_index": 3}, "sample_index: 3 is no multiple of the 2 samples"),
         ({"resume_state": {"datasets": []}}, "a shuffled run"),
         ({"resume_state": 5}, "resume_state.datasets: a list"),
     ],
@@ -356,14 +354,3 @@ def test_row_offsets_alone_of_a_run_that_was_dealt_anew_are_refused() -> None:
     other.steps()
     other.steps(1)  # the next pass is cut by rule again
     Ranks(recipe, data, (3, 0), {"resume_state": other.state()["resume_state"]})
-
-
-@pytest.mark.parametrize("method", ["best_fit", "concat", "none"])
-def test_row_offsets_alone_lose_no_row_of_a_packed_run(method: Any) -> None:
-    recipe, data = made({"batch_size": 1, "epochs": 1, "shuffle": False, "pack": packed(32, method=method)}, 1)
-    for steps in range(12):
-        run = Ranks(recipe, data, (1, 0))
-        before = Ledger(data, packed=True).add(run.steps(steps)).numbers(data[0].spec, 0)
-        offsets = {"resume_state": json.loads(json.dumps(run.state()["resume_state"]))}
-        after = Ledger(data, packed=True).add(Ranks(recipe, data, (1, 0), offsets).steps()).numbers(data[0].spec, 0)
-        assert np.union1d(before, after).tolist() == data[0].every(True).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from headrace.fetch.pool import PoolSize
 from headrace.fetch.sources import open_source
 from headrace.run import Run
 from headrace.stage import State
+from headrace.validate import as_int
+
+log = logging.getLogger("headrace")
 
 FORMAT = 1
 
@@ -49,9 +53,10 @@ def restored(state: State, index: Index, reading: Reading, run: Run) -> tuple[In
         raise StateError(f"a state is a dict, this is {type(state).__name__}; nothing was changed")
     if "source" in state:
         return _from_full(state, index, reading, run)
-    if "resume_state" in state:
-        return index, reading, _from_offsets(state["resume_state"], index, reading)
-    if "sample_index" in state:
+    if state.get("resume_state") is not None:
+        place, revision = _from_offsets(state["resume_state"], index, reading)
+        return index if revision is None else _at_revision(index, revision, run), reading, place
+    if state.get("sample_index") is not None:
         return index, reading, Place(rows=_whole("sample_index", state["sample_index"]))
     keys = ", ".join(shown(k) for k in list(state)[:8]) or "nothing"
     raise StateError(f"the checkpoint has neither 'source' nor 'resume_state' nor 'sample_index' (it has {keys})")
@@ -117,7 +122,8 @@ def _at_revision(index: Index, revision: Any, run: Run) -> Index:
     return open_source(listing.source, run, revision)
 
 
-def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
+def _from_offsets(value: Any, index: Index, reading: Reading) -> tuple[Place, Any]:
+    """The place of an entry, and the revision that it counts the rows of, where it says."""
     spec = str(index.listing.source)
     entries = value.get("datasets") if isinstance(value, dict) else None
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
@@ -131,7 +137,7 @@ def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
             "resume_state alone cannot place a shuffled source: the checkpoint lacks 'source' (which chunks are half "
             "read); resume from the whole state_dict()"
         )
-    lanes = entry.get("per_lane")
+    lanes, revision = entry.get("per_lane"), entry.get("revision")
     if reading.lanes == 1 and lanes is not None:
         raise StateError("resume_state: per_lane: it was written by one of several lanes; open rows() with these lanes")
     if reading.lanes > 1:
@@ -143,8 +149,16 @@ def _from_offsets(value: Any, index: Index, reading: Reading) -> Place:
                 f"resume_state: per_lane has {len(found)} entries for lane {reading.lane} of {reading.lanes}"
             )
         entry = found[0]
-    shard = entry.get("shard")
-    return Place(rows=_whole("row_offset", entry.get("row_offset")), shard=shard if isinstance(shard, str) else None)
+    shard, pending = entry.get("shard"), entry.get("pending")
+    if isinstance(pending, list) and pending:
+        log.warning(
+            "resume: %s: row_offset %s: %d rows before it were not delivered whole (pending), and are not read here",
+            shown(spec, 1000),
+            shown(entry.get("row_offset")),
+            len({piece[0] for piece in pending if isinstance(piece, list) and piece}),
+        )
+    rows = _whole("row_offset", entry.get("row_offset"))
+    return Place(rows=rows, shard=shard if isinstance(shard, str) else None), revision
 
 
 def same_spec(given: Any, source: Source) -> bool:
@@ -156,11 +170,12 @@ def same_spec(given: Any, source: Source) -> bool:
 
 
 def _whole(name: str, value: Any, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    found = as_int(value)
+    if found is None or found < least:
         raise StateError(
             f"{name}: a whole number from {least} on is expected, not {shown(value)!r}; nothing was changed"
         )
-    return value
+    return found
 
 
 def resolve_resume_plan(

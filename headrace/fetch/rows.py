@@ -187,7 +187,14 @@ class Rows(Stage[Row]):
     def _entry(self, pool: Pool) -> dict[str, Any]:
         """The row offset, for people; exact by itself where there is no shuffle."""
         shard, offset = self._next_row(pool)
-        entry: dict[str, Any] = {"spec": str(self.index.listing.source), "shard": shard, "row_offset": pool.draws}
+        listing = self.index.listing
+        entry: dict[str, Any] = {
+            "spec": str(listing.source),
+            "revision": listing.revision,
+            "shard": shard,
+            "row_offset": pool.draws,
+            "offset": offset,
+        }
         lane, lanes = self.reading.lane, self.reading.lanes
         if self.reading.rules.shuffle:
             entry["shuffled"] = True
@@ -238,7 +245,7 @@ class Rows(Stage[Row]):
         if missing:
             raise StateError(f"the checkpoint has seen {rows} rows of {spec}, but there are only {rows - missing}")
         shard = self._next_row(self._pool)[0]
-        if place.shard is not None and self._pool.next_place() is not None and shard != place.shard:
+        if place.shard and self._pool.next_place() is not None and shard != place.shard:
             raise Changed(
                 f"{spec}: row {rows} lies in {shown(shard)}, the checkpoint says {shown(place.shard)}; "
                 f"the files changed since it was written"

@@ -10,7 +10,7 @@ import json
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,10 +20,11 @@ from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.serve.budgets import check_memory, tell_layout
 from headrace.serve.crew import Crew
 from headrace.serve.epoch import epoch_steps, first_place, next_epoch
-from headrace.serve.offsets import from_offsets, is_offsets
+from headrace.serve.offsets import from_offsets, is_offsets, revisions_in
 from headrace.serve.peers import Peers, group_is_up
 from headrace.serve.pipeline import Pipeline
-from headrace.serve.resume import Place, entries, log_places, placed, readable, saved_of
+from headrace.serve.readable import entries, log_places
+from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.state import Saved
 from headrace.serve.statistics import Statistics
 from headrace.serve.steps import Steps
@@ -70,6 +71,8 @@ class Loader:
         self._crew: Crew | None = None
         self._peers: Peers | None = None
         self._jobs = 0
+        self._read: dict[bytes, State] = {}
+        """Receipts that were read for the last state."""
 
     # --- batches
 
@@ -169,17 +172,25 @@ class Loader:
         if self.ranks > 1 and gather and group_is_up():
             lanes = self._gathered(place, lanes)
         saved = saved_of(self.pipeline, place, lanes)
-        states = [None if lane is None else json.loads(lane) for lane in lanes]
-        return saved.to_state(readable(entries(self.pipeline, states), len(lanes)))
+        return saved.to_state(entries(self.pipeline, self._lane_states(lanes)))
 
-    def load_state_dict(self, state: State) -> None:
-        """Go on from there: on these ranks and workers, with this recipe."""
+    def _lane_states(self, lanes: Sequence[bytes | None]) -> list[State | None]:
+        """The states in the receipts. Few change from one step to the next, and only those are read."""
+        read = {lane: self._read.get(lane) or json.loads(lane) for lane in lanes if lane is not None}
+        self._read = read
+        return [None if lane is None else read[lane] for lane in lanes]
+
+    def load_state_dict(self, state: State, *, force: bool = False) -> None:
+        """Resume from there: on these ranks and workers, with this recipe.
+
+        `force`: take a state that was edited since it was saved, as far as it can be one.
+        """
         self._no_iterator("load_state_dict")
         if is_offsets(state):
-            pipeline = self._given.resumed()
+            pipeline = self._given.resumed(revisions=revisions_in(state, self._given.recipe))
             place = from_offsets(state, pipeline, self._wanted_lanes())
         else:
-            saved = Saved.from_state(state)
+            saved = Saved.from_state(state, force=force)
             pipeline = self._given.resumed(saved.facts, saved.size)
             place = placed(saved, pipeline, self.ranks, self._wanted_lanes())
         self._check_memory(pipeline, len(place.lanes))
@@ -187,7 +198,7 @@ class Loader:
         self.statistics = Statistics()
         self._history.clear()
         if log.isEnabledFor(logging.INFO):
-            log_places(entries(pipeline, [json.loads(lane) for lane in place.lanes]))
+            log_places(entries(pipeline, self._lane_states(place.lanes)))
 
     @property
     def stateful(self) -> StateAsText:

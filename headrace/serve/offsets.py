@@ -4,17 +4,26 @@ or, where tokens decide, by making the batches once more."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.errors import SpecError, StateError, shown
+from headrace.catalog.source import Source
+from headrace.errors import Changed, SpecError, StateError, shown
+from headrace.fetch.pool import MOST_DRAWS, Pool
 from headrace.fetch.resume import same_spec
+from headrace.fetch.sources import Opened
+from headrace.recipe import Recipe
+from headrace.sequence.pack import TO_THE_END
 from headrace.serve.epoch import first_place, next_epoch, repeats
 from headrace.serve.pipeline import Pipeline
-from headrace.serve.resume import Place
+from headrace.serve.readable import position_of
+from headrace.serve.redeal import MOST_APART
+from headrace.serve.resume import Place, redealt
 from headrace.serve.state import canonical
 from headrace.serve.worker import Job, Maker
 from headrace.stage import State
+from headrace.validate import as_int
 
 log = logging.getLogger("headrace")
 
@@ -32,26 +41,47 @@ def is_offsets(state: Any) -> bool:
 
 
 def from_offsets(state: State, pipeline: Pipeline, lanes: int) -> Place:
-    """Where the run goes on that such a checkpoint speaks of."""
-    if "resume_state" in state:
-        return _from_rows(state["resume_state"], pipeline, lanes)
+    """Where the run resumes that such a checkpoint speaks of."""
+    kind = next((kind for kind in KINDS if state.get(kind) is not None), None)
+    if kind is None:
+        there = ", ".join(f"{name}: null" for name in KINDS if name in state)
+        raise StateError(
+            f"the checkpoint has {there}, so it does not say where to resume; give resume_state, batches_consumed with "
+            f"batch_size, or sample_index a value, or start without a state; nothing was changed"
+        )
+    if kind == "resume_state":
+        return _from_rows(state[kind], pipeline, lanes)
     pipeline.fix(lanes)
     size, ranks = pipeline.recipe.batch_size, pipeline.run.world_size
-    if "batches_consumed" in state:
-        steps = _whole("batches_consumed", state["batches_consumed"])
+    count = _whole(kind, state[kind])
+    if kind == "batches_consumed":
         if _whole("batch_size", state.get("batch_size")) != size:
             raise StateError(
                 f"batch_size: the checkpoint counts batches of {state['batch_size']}, here they have {size}"
             )
-    else:
-        samples = _whole("sample_index", state["sample_index"])
-        steps, odd = divmod(samples, size * ranks)
-        if odd:
-            raise StateError(
-                f"sample_index: {samples} is no multiple of the {size * ranks} samples of a step (batch_size {size}, "
-                f"{ranks} ranks), so it lies inside a batch; use the batch size that it was written with"
-            )
-    return forwarded(pipeline, first_place(pipeline, lanes), steps)
+        return forwarded(pipeline, first_place(pipeline, lanes), count)
+    steps = -(-count // (size * ranks))
+    if passed_over := steps * size * ranks - count:
+        log.warning(
+            "resume: sample_index=%d lies inside a step of %d samples (batch_size %d, %d ranks): the last %d of them "
+            "are passed over, so that none comes twice; with a batch_size that divides it none would be",
+            *(count, size * ranks, size, ranks, passed_over),
+        )
+    return forwarded(pipeline, _epoch_start(pipeline, lanes, _whole("epoch", state.get("epoch") or 0)), steps)
+
+
+def _epoch_start(pipeline: Pipeline, lanes: int, epoch: int) -> Place:
+    """Where an epoch begins. In an endless run that is the same pass of every source."""
+    place = first_place(pipeline, lanes)
+    if not epoch:
+        return place
+    if not pipeline.is_endless:
+        return next_epoch(pipeline, place, epoch)
+    states = [pipeline.fresh_lane(lane, lanes, 0) for lane in range(lanes)]
+    for state in states:
+        state["src"] = [{**source, "e": epoch, "f": epoch} for source in state["src"]]
+    pipeline.start_digests([(epoch, 0)] * len(pipeline.recipe.parts))
+    return replace(place, lanes=[canonical(state) for state in states], epoch=epoch)
 
 
 def forwarded(pipeline: Pipeline, place: Place, steps: int) -> Place:
@@ -117,7 +147,58 @@ def _steps_left(pipeline: Pipeline, place: Place) -> int:
     return 1 << 60 if last is None else max(0, last - place.m) // pipeline.run.world_size
 
 
-def _from_rows(value: Any, pipeline: Pipeline, lanes: int) -> Place:
+# --- row offsets
+
+
+def revisions_in(state: State, recipe: Recipe) -> dict[str, str]:
+    """The revision of each part that `resume_state` names one for."""
+    value = state.get("resume_state")
+    listed = value.get("datasets") if isinstance(value, dict) else None
+    found = {}
+    for part in recipe.parts:
+        entry = _entry_of(part.source, [one for one in listed or () if isinstance(one, dict)])
+        revision = (entry or {}).get("revision")
+        if isinstance(revision, str):
+            found[part.name] = revision
+    return found
+
+
+def _entry_of(source: Source, listed: Sequence[State]) -> State | None:
+    return next((entry for entry in listed if same_spec(entry.get("spec"), source)), None)
+
+
+def _from_rows(value: Any, pipeline: Pipeline, wanted: int) -> Place:
+    """`wanted`: the lanes to re-deal for, should the ranks not divide those of the entries."""
+    listed = _listed(value, pipeline)
+    counts = {len(entry["per_lane"]) if isinstance(entry.get("per_lane"), list) else 1 for entry in listed}
+    if len(counts) > 1 or 0 in counts:
+        raise StateError(f"resume_state: per_lane: the sources speak of different numbers of lanes: {sorted(counts)}")
+    lanes = counts.pop() if counts else 1
+    pipeline.fix(lanes)
+    found = []
+    for part in pipeline.recipe.parts:
+        entry = _entry_of(part.source, listed)
+        if entry is None:
+            raise StateError(f"resume_state.datasets has no entry for {shown(part.source)}")
+        per_lane = entry.get("per_lane")
+        found.append([_Offsets(one) for one in (per_lane if isinstance(per_lane, list) else [entry])])
+    low = min(one.epoch for offsets in found for one in offsets)
+    epoch = 0 if pipeline.passes is None else low // pipeline.passes
+    states = [pipeline.fresh_lane(lane, lanes, epoch) for lane in range(lanes)]
+    for i, offsets in enumerate(found):
+        for state, (pool, pieces) in zip(states, _placed(pipeline, i, offsets), strict=True):
+            state["src"][i] = pool.state_dict()
+            for piece in pieces:
+                state["rest" if piece[5] == TO_THE_END or pipeline.recipe.pack is None else "held"].append(piece)
+    pipeline.start_digests([(min(one.epoch for one in offsets), 0) for offsets in found])
+    if lanes % pipeline.run.world_size:
+        states = redealt(pipeline, states, wanted)
+    place = first_place(pipeline, len(states))
+    return replace(place, lanes=[canonical(state) for state in states], epoch=epoch)
+
+
+def _listed(value: Any, pipeline: Pipeline) -> list[State]:
+    """The entries of `resume_state`, where they can place a run."""
     listed = value.get("datasets") if isinstance(value, dict) else None
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise StateError("resume_state.datasets: a list of entries with spec, shard and row_offset is expected")
@@ -131,32 +212,89 @@ def _from_rows(value: Any, pipeline: Pipeline, lanes: int) -> Place:
             "resume_state alone cannot place a run whose lanes were dealt anew: the checkpoint lacks 'lanes' (what is "
             "left for each); resume from the whole state_dict()"
         )
-    counts = {len(entry["per_lane"]) if isinstance(entry.get("per_lane"), list) else 1 for entry in listed}
-    if len(counts) > 1 or 0 in counts:
-        raise StateError(f"resume_state: per_lane: the sources speak of different numbers of lanes: {sorted(counts)}")
-    lanes = counts.pop() if counts else 1
-    if lanes % pipeline.run.world_size:
-        raise StateError(f"resume_state is of {lanes} lanes, which {pipeline.run.world_size} ranks do not divide")
-    pipeline.fix(lanes)
-    states = [pipeline.fresh_lane(lane, lanes, 0) for lane in range(lanes)]
-    for i, part in enumerate(pipeline.recipe.parts):
-        entry = next((e for e in listed if same_spec(e.get("spec"), part.source)), None)
-        if entry is None:
-            raise StateError(f"resume_state.datasets has no entry for {shown(part.source)}")
-        for lane, state in enumerate(states):
-            offsets = entry["per_lane"][lane] if lanes > 1 else entry
-            rows = _whole("row_offset", offsets.get("row_offset") if isinstance(offsets, dict) else None)
-            pool = pipeline.pool(i, lane, lanes)
-            pool.last = pool.epoch + 1  # offsets count the rows of one pass
-            if pool.skip(rows):
-                raise StateError(f"row_offset: {rows} rows of {shown(part.source)} were seen, there are fewer")
-            state["src"][i] = pool.state_dict()
-    return replace(first_place(pipeline, lanes), lanes=[canonical(state) for state in states])
+    return listed
+
+
+class _Offsets:
+    """What an entry says of one lane, checked."""
+
+    def __init__(self, entry: Any) -> None:
+        if not isinstance(entry, dict):
+            entry = {}
+        self.rows = _whole("row_offset", entry.get("row_offset"))
+        self.epoch = _whole("epoch", entry.get("epoch") or 0)
+        self.shard = entry.get("shard") if isinstance(entry.get("shard"), str) else ""
+        self.offset = as_int(entry.get("offset"))
+        self.pending: list[list[int]] | None = None
+        if entry.get("pending") is not None:
+            self.pending = [self._piece(piece) for piece in _list("pending", entry["pending"])]
+
+    def _piece(self, value: Any) -> list[int]:
+        """(row, sample, from, to, pass)"""
+        numbers = [as_int(number) for number in value] if isinstance(value, list) else []
+        *first, stop, epoch = (
+            [*numbers, self.epoch] if len(numbers) == 4 else numbers if len(numbers) == 5 else [None] * 5
+        )
+        if any(n is None or not 0 <= n < MOST for n in (*first, epoch)) or stop is None or not -1 <= stop < MOST:
+            raise StateError(f"resume_state: pending: [row, sample, from, to] is expected, not {shown(value)!r}")
+        row, last = first[0] or 0, epoch or 0
+        if last > self.epoch or (last == self.epoch and row >= self.rows):
+            raise StateError(f"resume_state: pending: row {row} of pass {last} was not drawn before row {self.rows}")
+        return [row, first[1] or 0, first[2] or 0, stop, last]
+
+
+def _placed(pipeline: Pipeline, i: int, offsets: Sequence[_Offsets]) -> list[tuple[Pool, list[list[int]]]]:
+    """Of each lane: its pool, gone forward in file order, and the pieces that wait for a batch."""
+    source, low = pipeline.sources[i], min(one.epoch for one in offsets)
+    if max(one.epoch for one in offsets) - low > MOST_APART:
+        raise StateError(f"{shown(source.spec)}: epoch: the lanes are more than {MOST_APART} passes apart")
+    if any(one.pending is None for one in offsets) and (pipeline.recipe.pack or pipeline.samples):
+        log.warning(
+            "resume: %s: the entry has no 'pending': rows that were read and did not reach a batch, if there were any, "
+            "are not read again",
+            shown(source.spec, 1000),
+        )
+    found = []
+    for lane, one in enumerate(offsets):
+        pool = Pool(pipeline.orders[i], pipeline.size, lane, len(offsets), low, one.epoch + 1)
+        while pool.epoch < one.epoch and pool.fill() and pool.epoch < one.epoch:
+            pool.draw(MOST_DRAWS)
+        if pool.epoch < one.epoch or pool.skip(one.rows):
+            raise StateError(f"row_offset: {one.rows} rows of {shown(source.spec)} were seen, there are fewer")
+        _check_place(source, pool, one)
+        pieces = []
+        for row, sub, start, stop, epoch in one.pending or ():
+            order = pipeline.orders[i](epoch)
+            pieces.append([i, epoch, position_of(order, order.share(lane, len(offsets)), row), sub, start, stop])
+        found.append((pool, pieces))
+    return found
+
+
+def _check_place(source: Opened, pool: Pool, offsets: _Offsets) -> None:
+    """The next row lies where the checkpoint says."""
+    place = pool.next_place()
+    if place is None or not offsets.shard:
+        return
+    chunk, position = place
+    shard, row = source.label(chunk.shard), chunk.first + position - chunk.start
+    if shard != offsets.shard or offsets.offset not in (None, row):
+        said = offsets.shard if offsets.offset is None else f"{offsets.shard}:{offsets.offset}"
+        raise Changed(
+            f"{shown(source.spec)}: row {offsets.rows} lies in {shown(shard)}:{row}, the checkpoint says "
+            f"{shown(said)}; the files changed since it was written: go back to those, or start anew"
+        )
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise StateError(f"resume_state: {name}: a list is expected, not {shown(value)!r}; nothing was changed")
+    return value
 
 
 def _whole(name: str, value: Any) -> int:
-    if type(value) is not int or not 0 <= value < MOST:
+    found = as_int(value)
+    if found is None or not 0 <= found < MOST:
         raise StateError(
             f"{name}: a whole number from 0 on below {MOST:,} is expected, not {shown(value)!r}; nothing was changed"
         )
-    return value
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -73,14 +73,16 @@ class Pipeline:
         opener: Opener = open_indexed,
         kept: Sequence[Fact] = (),
         size: PoolSize | None = None,
+        revisions: Mapping[str, str] | None = None,
         samples: Samples | None = None,
         single: bool = False,
     ) -> None:
-        """`kept` and `size`: what a state says, where the run goes on from one. `samples`: formatters and media.
-        `single`: each batch is one row, as it is."""
+        """`kept` and `size`: what a state says, where the run resumes from one. `revisions`: of parts, by name, where
+        nothing else is known. `samples`: formatters and media. `single`: each batch is one row, as it is."""
         self.recipe, self.run, self.tokenizer, self._opener = recipe, run, tokenizer, opener
         self.samples, self.single = samples, single
         self._kept = {fact.name: fact for fact in kept}
+        self._revisions = {fact.name: fact.revision for fact in kept} | dict(revisions or {})
         self._facts: tuple[Fact, ...] | None = None
         order, default = recipe.order, PoolSize()
         asked = PoolSize(chunks=order.pool_chunks or default.chunks, nbytes=order.pool_bytes or default.nbytes)
@@ -106,7 +108,12 @@ class Pipeline:
                 )
             self._facts = tuple(found)
 
-    def resumed(self, kept: Sequence[Fact] = (), size: PoolSize | None = None) -> Pipeline:
+    def resumed(
+        self,
+        kept: Sequence[Fact] = (),
+        size: PoolSize | None = None,
+        revisions: Mapping[str, str] | None = None,
+    ) -> Pipeline:
         """The same recipe, opened as a state says."""
         return Pipeline(
             self.recipe,
@@ -115,6 +122,7 @@ class Pipeline:
             opener=self._opener,
             kept=kept,
             size=size,
+            revisions=revisions,
             samples=self.samples,
             single=self.single,
         )
@@ -147,19 +155,19 @@ class Pipeline:
         return [self._open(part) for part in self.recipe.parts]
 
     def _open(self, part: Part) -> Opened:
-        kept = self._kept.get(part.name)
-        if kept is None:
+        kept, revision = self._kept.get(part.name), self._revisions.get(part.name)
+        if revision is None:
             return self._opener(part.source, self.run, None)
-        if kept.spec != str(part.source):
+        if kept is not None and kept.spec != str(part.source):
             raise StateError(
                 f"{shown(part.name)}: the state was made with the source {shown(kept.spec)}, here it is "
                 f"{shown(part.source)}; give the new source another name"
             )
         # A branch may have moved on; the run does not, unless a revision is asked for.
-        source = self._opener(part.source, self.run, None if part.source.revision else kept.revision)
-        if source.revision != kept.revision:
+        source = self._opener(part.source, self.run, None if part.source.revision else revision)
+        if source.revision != revision:
             raise Changed(
-                f"{shown(part.name)}: revision: the state was made on {shown(kept.revision)}, here it is "
+                f"{shown(part.name)}: revision: the state was made on {shown(revision)}, here it is "
                 f"{shown(source.revision)}: positions would mean other rows; go back to that revision, or start anew"
             )
         return source

@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from headrace.errors import StateError, shown
-from headrace.fetch.plan import clamp_rows, length
-from headrace.fetch.pool import Pool
 from headrace.recipe import Recipe
 from headrace.sequence.samples import is_untouched
 from headrace.serve.check import (
@@ -27,7 +25,7 @@ from headrace.serve.check import (
     turns,
 )
 from headrace.serve.pipeline import Pipeline
-from headrace.serve.redeal import left_of, redeal
+from headrace.serve.redeal import redeal
 from headrace.serve.state import Saved, canonical
 from headrace.stage import State
 
@@ -65,14 +63,21 @@ def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
     states = _looked_at_again(saved, states, pipeline)
     m, m_plan = saved.m, saved.m_plan
     if len(states) % ranks:
-        log.info("re-deal: %d ranks do not divide %d lanes; what is left is cut for %d", ranks, len(states), wanted)
-        states, origins = redeal(pipeline, states, wanted)
-        pipeline.start_digests(origins)
+        states = redealt(pipeline, states, wanted)
         if pipeline.samples is not None:  # so that epochs begin with lane 0
             m = -(-m // wanted) * wanted
         m_plan = m
     lanes = [canonical(state) for state in states]
     return Place(lanes=lanes, m=m, m_plan=m_plan, m_epoch=saved.m_epoch, epoch=saved.epoch)
+
+
+def redealt(pipeline: Pipeline, states: Sequence[State], wanted: int) -> list[State]:
+    """The states of `wanted` lanes, where the ranks do not divide those that there are."""
+    ranks = pipeline.run.world_size
+    log.info("re-deal: %d ranks do not divide %d lanes; what is left is cut for %d", ranks, len(states), wanted)
+    found, origins = redeal(pipeline, states, wanted)
+    pipeline.start_digests(origins)
+    return found
 
 
 def check_same_order(saved: Saved, recipe: Recipe) -> None:
@@ -230,142 +235,3 @@ def saved_of(pipeline: Pipeline, place: Place, lanes: Sequence[bytes | None] | N
         epoch=place.epoch,
         lanes=tuple(place.lanes if lanes is None else lanes),
     )
-
-
-# --- for people
-
-
-def entries(pipeline: Pipeline, lanes: Sequence[State | None]) -> list[dict[str, Any]]:
-    """The row offsets of each source; `None` for lanes that this rank does not have."""
-    found = []
-    for i, fact in enumerate(pipeline.facts):
-        pools: list[tuple[int, Pool]] = []
-        for number, lane in enumerate(lanes):
-            if lane is not None:
-                pool = pipeline.pool(i, number, len(lanes))
-                pool.last = None
-                pool.load_state_dict(lane["src"][i])
-                pools.append((number, pool))
-        waiting = [{tuple(p[1:3]) for p in [*lane["held"], *lane["rest"]] if p[0] == i} for lane in lanes if lane]
-        per_lane = [_entry(pipeline, i, n, pool, held) for (n, pool), held in zip(pools, waiting, strict=True)]
-        entry: dict[str, Any] = {
-            "spec": fact.spec,
-            "shard": per_lane[0]["shard"] if per_lane else "",
-            "row_offset": _delivered([pool for _, pool in pools], waiting),
-        }
-        if pipeline.recipe.order.shuffle:
-            entry["shuffled"] = True
-        if any(pool.generation for _, pool in pools):
-            entry["dealt_anew"] = True
-        if 0 < len(pools) < len(lanes):
-            entry["pass"] = _pass([pool for _, pool in pools], waiting)
-        found.append({**entry, "per_lane": per_lane})
-    return found
-
-
-def readable(datasets: Sequence[dict[str, Any]], lanes: int) -> list[dict[str, Any]]:
-    """As they stand in a state: one lane needs no list of lanes."""
-    return [{k: v for k, v in entry.items() if lanes > 1 or k != "per_lane"} for entry in datasets]
-
-
-def _entry(pipeline: Pipeline, i: int, number: int, pool: Pool, held: set[Any]) -> dict[str, Any]:
-    place = pool.next_place()
-    shard, offset = "", 0
-    if place is not None:
-        chunk, position = place
-        shard = pipeline.sources[i].label(chunk.shard)
-        offset = chunk.first + int(pool.order.rows_of(chunk)[position - chunk.start])
-    rows = _delivered([pool], [held])
-    return {"lane": number, "lanes": pool.lanes, "shard": shard, "row_offset": rows, "offset": offset}
-
-
-def _delivered(pools: Sequence[Pool], waiting: Sequence[set[Any]]) -> int:
-    """Rows of the pass that the slowest lane is in, delivered by these lanes.
-
-    In file order: those before the first that waits, so that going on from there loses none. Of all lanes together, a
-    pass that was dealt anew in its middle counts whole: all of it but what is left.
-    """
-    if not pools:
-        return 0
-    low = min(pool.epoch for pool in pools)
-    if pools[0].rules.coordinate != "rows":
-        return max(0, _given(pools, waiting, low))
-    own = sum(length(pool.share_of(low)) for pool in pools)
-    return max(0, (_rows_of(pools[0], low) if len(pools) == pools[0].lanes else own) - _left(pools, waiting, low))
-
-
-def _pass(pools: Sequence[Pool], waiting: Sequence[set[Any]]) -> dict[str, Any]:
-    """What one rank's part says of passes, so that `merge_states` can say for all what `_delivered` does.
-
-    The pass of its slowest lane with its rows (none where they are not counted); and of that pass, and of each before
-    it that a piece still waits of, what is left; or, where rows are not counted, what was given.
-    """
-    low = min(pool.epoch for pool in pools)
-    counted = pools[0].rules.coordinate == "rows"
-    epochs = sorted({low, *(epoch for rows in waiting for epoch, _ in rows if epoch < low)})
-    found = [[epoch, (_left if counted else _given)(pools, waiting, epoch)] for epoch in epochs]
-    return {"epoch": low, "rows": _rows_of(pools[0], low) if counted else None, "of": found}
-
-
-def _rows_of(pool: Pool, epoch: int) -> int:
-    return clamp_rows(pool.orders(epoch).num_rows, epoch, pool.rules.limit)
-
-
-def _left(pools: Sequence[Pool], waiting: Sequence[set[Any]], epoch: int) -> int:
-    """Rows of a pass that these lanes have not delivered."""
-    if _are_in_order(pools):
-        pairs = zip(pools, waiting, strict=True)
-        return sum(length(pool.share_of(epoch)) - _in_order(pool, epoch, held) for pool, held in pairs)
-    order = pools[0].orders(epoch)
-    return sum(length(left_of(pool, order)) for pool in pools) + _held(waiting, epoch)
-
-
-def _given(pools: Sequence[Pool], waiting: Sequence[set[Any]], epoch: int) -> int:
-    """The same the other way round, where rows are not counted: those that were delivered."""
-    if _are_in_order(pools):
-        return sum(_in_order(pool, epoch, held) for pool, held in zip(pools, waiting, strict=True))
-    return sum(pool.draws for pool in pools if pool.epoch == epoch) - _held(waiting, epoch)
-
-
-def _are_in_order(pools: Sequence[Pool]) -> bool:
-    return not pools[0].rules.shuffle and not any(pool.generation for pool in pools)
-
-
-def _held(waiting: Sequence[set[Any]], epoch: int) -> int:
-    return sum(found == epoch for rows in waiting for found, _ in rows)
-
-
-def _in_order(pool: Pool, epoch: int, waiting: set[Any]) -> int:
-    """Rows of a lane's share before the first that was not delivered. Draws are in order here."""
-    first = min((position for e, position in waiting if e == epoch), default=None)
-    if pool.rules.coordinate != "rows":
-        drawn = pool.draws if pool.epoch == epoch else 0
-        return drawn if first is None or not drawn else drawn - _drawn_since(pool, first)
-    share = pool.share_of(epoch)
-    if first is not None:
-        return length((start, min(stop, first)) for start, stop in share if start < first)
-    return length(share) - length(left_of(pool, pool.orders(epoch)))
-
-
-def _drawn_since(pool: Pool, position: int) -> int:
-    """Rows drawn from a position on, where positions are not the numbers of rows. It lies a little way back."""
-    place = pool.next_place()
-    stop = pool.ranges[-1][1] if place is None else place[1]
-    found = 0
-    while (chunk := pool.order.first_chunk(position, stop)) is not None:
-        end = min(chunk.start + chunk.rows, stop)
-        found += end - max(position, chunk.start)
-        position = end
-    return found
-
-
-def log_places(datasets: Sequence[dict[str, Any]]) -> None:
-    for entry in datasets:
-        offset = entry["per_lane"][0]["offset"] if entry["per_lane"] else 0
-        log.info(
-            "resume: spec=%s sample_row=%d shard=%s offset=%d",
-            shown(entry["spec"], 1000),
-            entry["row_offset"],
-            entry["shard"],
-            offset,
-        )

@@ -1,11 +1,13 @@
 """The state of a run: an envelope around the states of its lanes. JSON, kilobytes, the same from every rank.
 
 `lanes`, `sources` and `recipe` are texts: checkpoint formats that map a saved tree onto an existing one cut lists and
-drop keys silently where the two differ in shape.
+drop keys silently where the two differ in shape. `checksum` is over all the others: a state that was damaged on its way
+is refused, not resumed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +17,14 @@ from headrace.errors import StateError, shown
 from headrace.fetch.pool import PoolSize
 from headrace.recipe import Recipe
 from headrace.serve.pipeline import Fact, facts_from, facts_to
+from headrace.serve.readable import merged
 from headrace.stage import State
 
-FORMAT = 1
+FORMAT = 2
+"""1: without a checksum; its row offsets count rows delivered, and do not say which rows wait."""
 NUMBERS = ("L", "K", "pool_bytes", "m", "m_plan", "m_epoch", "epoch")
 KEYS = frozenset(("format", "fingerprint", "recipe", "sources", "revisions", *NUMBERS, "resume_state", "lanes"))
+CHECKSUM = "checksum"
 MOST_LANES = 1 << 20
 
 
@@ -43,25 +48,28 @@ class Saved:
     """The canonical JSON of each lane; None: not in this part of the state."""
 
     def to_state(self, datasets: list[dict[str, Any]]) -> State:
-        return {
-            "format": FORMAT,
-            "fingerprint": self.fingerprint,
-            "recipe": self.recipe,
-            "sources": _json(facts_to(self.facts)),
-            "revisions": {fact.name: fact.revision for fact in self.facts},
-            "L": len(self.lanes),
-            "K": self.size.chunks,
-            "pool_bytes": self.size.nbytes,
-            "m": self.m,
-            "m_plan": self.m_plan,
-            "m_epoch": self.m_epoch,
-            "epoch": self.epoch,
-            "resume_state": {"datasets": datasets},
-            "lanes": "[" + ",".join("null" if lane is None else lane.decode() for lane in self.lanes) + "]",
-        }
+        return stamped(
+            {
+                "format": FORMAT,
+                "fingerprint": self.fingerprint,
+                "recipe": self.recipe,
+                "sources": _json(facts_to(self.facts)),
+                "revisions": {fact.name: fact.revision for fact in self.facts},
+                "L": len(self.lanes),
+                "K": self.size.chunks,
+                "pool_bytes": self.size.nbytes,
+                "m": self.m,
+                "m_plan": self.m_plan,
+                "m_epoch": self.m_epoch,
+                "epoch": self.epoch,
+                "resume_state": {"datasets": datasets},
+                "lanes": "[" + ",".join("null" if lane is None else lane.decode() for lane in self.lanes) + "]",
+            }
+        )
 
     @classmethod
-    def from_state(cls, state: Any) -> Saved:
+    def from_state(cls, state: Any, *, force: bool = False) -> Saved:
+        """`force`: a state that was changed since it was saved is taken as well, if it can be one."""
         if not isinstance(state, dict):
             raise StateError(f"a state is a dict, this is {type(state).__name__}; nothing was changed")
         _check_format(state)
@@ -81,10 +89,13 @@ class Saved:
                 f"m={numbers['m']}, m_plan={numbers['m_plan']}, K={numbers['K']}, pool_bytes={numbers['pool_bytes']}: "
                 f"these numbers do not go together; nothing was changed"
             )
+        facts = tuple(facts_from(_parsed("sources", state)))
+        if not force:  # last: what is known to be wrong says more
+            _check_sum(state)
         return cls(
             recipe=state["recipe"],
             fingerprint=state["fingerprint"],
-            facts=tuple(facts_from(_parsed("sources", state))),
+            facts=facts,
             size=PoolSize(chunks=numbers["K"], nbytes=numbers["pool_bytes"]),
             m=numbers["m"],
             m_plan=numbers["m_plan"],
@@ -136,7 +147,7 @@ def merge_states(states: Iterable[State]) -> State:
             lanes[i] = lane
     whole = replace(first, lanes=tuple(lanes))
     whole.lane_states()
-    return whole.to_state(_merged_entries([part.get("resume_state") for part in parts]))
+    return whole.to_state(merged([part.get("resume_state") for part in parts]))
 
 
 def canonical(lane: State) -> bytes:
@@ -147,21 +158,48 @@ def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def stamped(state: State) -> State:
+    """A state with the checksum of what it says."""
+    return {**state, CHECKSUM: _checksum(state)}
+
+
+def _checksum(state: State) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for key in sorted(KEYS):
+        value = state[key]
+        text = value if isinstance(value, str) else _json(value)
+        found.update(f"{key}:{len(text)}:".encode())
+        found.update(text.encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
+
+
+def _check_sum(state: State) -> None:
+    if state["format"] == 1:
+        return  # it had none
+    try:
+        found = _checksum(state)
+    except (TypeError, ValueError, RecursionError):
+        found = "none"
+    if state.get(CHECKSUM) != found:
+        raise StateError(
+            "checksum: the state is not as it was saved: it was damaged on its way, or edited. Take another copy of "
+            "it; if you edited it on purpose, load it with force=True; nothing was changed"
+        )
+
+
 def _check_format(state: State) -> None:
     found = state.get("format")
-    if isinstance(found, int) and not isinstance(found, bool) and found > FORMAT:
+    if type(found) is not int or found < 1:
+        raise StateError(f"format: {shown(found)!r} is not a format of a loader's state; nothing was changed")
+    if found > FORMAT:
         raise StateError(
             f"format: the state was written by a newer version (format {found}, this one reads up to {FORMAT}); "
             f"upgrade headrace"
         )
-    if found != FORMAT or isinstance(found, bool):
-        raise StateError(f"format: {shown(found)!r} is not a format of a loader's state; nothing was changed")
-    # A key that is not ours might be of a later version and mean something; one with a dot or slash is someone else's.
-    odd = [key for key in state if key not in KEYS and not (isinstance(key, str) and set(key) & set("./"))]
-    lost = sorted(KEYS - set(state))
-    if odd or lost:
-        what = f"has an unknown field {shown(odd[0])!r}" if odd else f"lacks the field {lost[0]!r}"
-        raise StateError(f"the state {what}; nothing was changed")
+    # Other keys are a checkpoint's own: `{"model": ..., **loader.state_dict()}`.
+    lost = sorted(key for key in KEYS if key not in state)
+    if lost:
+        raise StateError(f"the state lacks the field {lost[0]!r}; nothing was changed")
 
 
 def _whole(name: str, state: State) -> int:
@@ -187,40 +225,3 @@ def _refused(word: str) -> None:
 
 def _few(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-
-
-def _merged_entries(found: list[Any]) -> list[dict[str, Any]]:
-    """The readable entries of all parts: those of a source together, each lane once and in order."""
-    parts = [value.get("datasets") if isinstance(value, dict) else None for value in found]
-    if not all(isinstance(part, list) and len(part) == len(parts[0] or []) for part in parts):
-        raise StateError("resume_state.datasets: an entry for each source is expected in each part")
-    return [_merged_entry(list(of_source)) for of_source in zip(*parts, strict=True)]
-
-
-def _merged_entry(entries: list[Any]) -> dict[str, Any]:
-    if not all(isinstance(entry, dict) for entry in entries):
-        raise StateError("resume_state.datasets: the entry of a source is a dict")
-    lanes = [lane for entry in entries for lane in entry.get("per_lane") or []]
-    known = all(
-        isinstance(lane, dict) and {type(lane.get(k)) for k in ("lane", "row_offset")} == {int} for lane in lanes
-    )
-    whole = next((entry for entry in entries if "pass" not in entry), None)
-    if whole is not None or not lanes or not known:
-        return {key: value for key, value in (whole or entries[0]).items() if key != "pass"}
-    by_lane = {lane["lane"]: lane for lane in lanes}
-    in_order = [by_lane[number] for number in sorted(by_lane)]
-    # A part that is given twice counts once.
-    passes = {tuple(lane["lane"] for lane in entry["per_lane"]): entry["pass"] for entry in entries}
-    rows = _merged_rows(list(passes.values()))
-    first = {key: value for key, value in entries[0].items() if key != "pass"}
-    return {**first, "shard": in_order[0].get("shard"), "row_offset": rows, "per_lane": in_order}
-
-
-def _merged_rows(passes: list[Any]) -> int:
-    """Rows of the pass that the slowest lane of all is in, delivered by all: see `resume._pass`."""
-    try:
-        low, rows = min((one["epoch"], -1 if one["rows"] is None else one["rows"]) for one in passes)
-        found = sum(number for one in passes for epoch, number in one["of"] if epoch == low)
-        return int(max(0, found if rows < 0 else rows - found))
-    except (KeyError, TypeError, ValueError):
-        return 0  # offsets are for people; what counts is in the lanes
