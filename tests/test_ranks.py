@@ -258,9 +258,6 @@ def test_a_distributed_checkpoint_as_text_goes_into_a_loader_of_any_shape(ranks:
 def test_a_distributed_checkpoint_in_a_loader_of_another_shape_is_whole_or_an_error(ranks: Ranks, name: str) -> None:
     """It puts values into the tree it is given, whatever that lacks or has too much."""
     found = ranks.read(f"restored-{name}", 4)
-    if name == "more":
-        assert all("Missing key" in one["said"] for one in found)
-        return
     assert [one["said"] for one in found] == [""] * 4
     assert {one["lanes"] for one in found} == {8}
     before = [one["before"] for one in ranks.read("saved", 2)]

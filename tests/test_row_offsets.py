@@ -85,7 +85,8 @@ def test_shard_offset_and_row_offset_of_an_entry_are_of_one_row(
             starts = source.row_starts[:-1]
             lanes = entry.get("per_lane", [entry])
             shares = [number * source.num_rows // len(lanes) for number in range(len(lanes))]
-            for one, first in [(entry, 0), *zip(lanes, shares, strict=True)]:
+            assert (entry["shard"] == "") == (len(lanes) > 1), "several lanes have no one row that is next"
+            for one, first in zip(lanes, shares, strict=True):
                 row = first + one["row_offset"]
                 shard = int(one["shard"].removeprefix("shard-"))
                 assert starts[shard] + one["offset"] == row

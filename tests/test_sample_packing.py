@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from media_files import clip, encoded, photo, sound, tone
+from states import restamped
 from streaming import RATE, World, code_row, named, names_in, picture, speech_row, vision_row, whole, write_table
 
 from headrace import format_vision, merge_states
@@ -717,7 +718,7 @@ def test_states_are_checked(world: World) -> None:
         if place == 4:
             broken[0]["rest"][0][5] = (1 << 20) + 5
         with pytest.raises(StateError, match="the state holds sample|pieces of six"):
-            list(resumed({**state, "lanes": json.dumps(broken)}))
+            list(resumed(restamped({**state, "lanes": json.dumps(broken)})))
 
 
 def test_a_state_of_packed_samples_can_be_verified(world: World) -> None:

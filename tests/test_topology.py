@@ -16,6 +16,7 @@ from headrace import merge_states, rng
 from headrace.errors import StateError
 from headrace.fetch.plan import Coordinate
 from headrace.recipe import Mix, Recipe
+from headrace.serve.state import stamped
 from headrace.stage import State
 
 __all__ = ["near"]  # a fixture
@@ -353,6 +354,6 @@ def test_parts_of_different_steps_are_refused() -> None:
     _, _, late = parts_of(5)
     with pytest.raises(StateError, match="m: part 2 has 15, part 0 has 12"):
         merge_states([early[0], early[1], late[2]])
-    odd = {**late[2], "m": early[2]["m"], "lanes": late[2]["lanes"]}
+    odd = stamped({**late[2], "m": early[2]["m"], "lanes": late[2]["lanes"]})
     with pytest.raises(StateError, match="comes in two parts with two states"):
         merge_states([*early, odd])

@@ -13,7 +13,7 @@ from near import Data, Ledger, Ranks, near, packed, part, recipe_of, several, th
 from states import Edit, at, changed, edited, numbers, opened, verified
 
 from headrace.errors import StateError
-from headrace.recipe import Mix, Recipe, Skip
+from headrace.recipe import Change, Mix, Recipe, Skip
 from headrace.stage import State
 from headrace.testing.memory import MemorySource
 
@@ -225,6 +225,14 @@ PLANTED: dict[str, tuple[Edit, str]] = {
     "a piece that was never drawn": (lambda s, lanes, f: never_drawn(lanes), "lane 0: held: position 27 of pass 1 was"),
     "a piece twice": (lambda s, lanes, f: lanes[0]["held"].append(lanes[0]["held"][0]), "waits twice, in lane 0"),
     "a piece in two lanes": (lambda s, lanes, f: lanes[1]["rest"].append(lanes[0]["held"][0]), "in the lanes 0 and 1"),
+    "a piece that is too long": (
+        lambda s, lanes, f: add(lanes[0]["held"][0], 5),
+        r"lane 0: the state holds tokens \d+ to \d+ of sample",
+    ),
+    "a piece of no sample": (
+        lambda s, lanes, f: add(lanes[0]["held"][0], 3),
+        r"lane 0: the state holds tokens \d+ to \d+ of sample",
+    ),
     "m is off": (lambda s, lanes, f: add(s, "m"), "lane 0: n: it gave 15 micro-batches, and from m_plan=0 to m=31 16"),
     "m_plan is off": (lambda s, lanes, f: add(s, "m_plan"), "lane 0: n: it gave 15 micro-batches"),
     "n is off": (lambda s, lanes, f: add(lanes[1], "n", -1), "lane 1: n: it gave 14 micro-batches"),
@@ -289,6 +297,30 @@ def test_a_position_that_was_dealt_to_two_lanes_is_named(dealt: tuple[State, lis
 
     found = verified(edited(state, copy), data).all_problems()
     assert any(re.search(r"data0:text: x: position \d+ of pass \d was dealt to two lanes", one) for one in found), found
+
+
+def test_credits_of_lanes_that_were_dealt_anew_under_a_schedule_add_up() -> None:
+    data = TWO()
+    first, second = (part(one) for one in data)
+    changes = (Change(at=12, weights={first.name: 5.0, second.name: 1.0}), Change(at=40, weights={first.name: 1.0}))
+    recipe = recipe_of(data, batch_size=2, parts=[first, second], mix=Mix(stop="loop", schedule=changes))
+    state = None
+    for ranks in (4, 3, 5, 2, 3):
+        run = Ranks(recipe, data, (ranks, 1), state)
+        for _ in range(4):
+            run.step()
+            state = run.state()
+            check_reachable(state, data)
+            assert all(sum(lane["mix"]) == 0 for lane in json.loads(state["lanes"]))
+        run.close()
+
+
+def test_a_changed_state_is_checked_only_where_that_is_asked_for(mixed: tuple[State, list[Data]]) -> None:
+    state, data = mixed
+    changed_since = {**state, "m": state["m"] + 1}
+    with pytest.raises(StateError, match="checksum: the state is not as it was saved"):
+        verified(changed_since, data)
+    assert not verified(changed_since, data, force=True).is_reachable
 
 
 # --- what cannot be checked

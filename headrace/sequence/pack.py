@@ -25,6 +25,10 @@ Fetch: TypeAlias = Callable[[Sequence[tuple[int, int, int]]], Sequence[Ready]]
 
 OLDEST_EVERY = 32
 """Each so many rounds the oldest piece goes out first, so that none waits for ever."""
+MOST_HELD = 192
+"""Pieces that may wait when a round is over. They stand in the state of the lane, which stays below 8 KiB."""
+MOST_CHOSEN = 4096
+"""Of more pieces than this none is chosen by its length: it would take long, and a few that are cut do not count."""
 TO_THE_END = -1
 
 
@@ -129,12 +133,15 @@ class BestFit(Packer):
 
     def _fill(self, take: Take) -> None:
         total = sum(len(piece.tokens) for piece in self._held)
-        goal = (self._batch + self._pack.slack) * self._size
-        while len(self._full) < self._batch and total + len(self._full) * self._size < goal:
+        while len(self._full) < self._batch and total + len(self._full) * self._size < self._goal():
             part = self._next(take)
             if part is None:
                 return
             total += self._cut(part)
+
+    def _goal(self) -> int:
+        """Tokens to choose from. Many small pieces fill sequences well without more, which would only wait."""
+        return (self._batch + (0 if len(self._held) >= MOST_HELD else self._pack.slack)) * self._size
 
     def _cut(self, part: Part) -> int:
         """Cut a part up; gives the tokens that became held."""
@@ -159,12 +166,49 @@ class BestFit(Packer):
         most = self._batch - len(self._full)
         if not most or not self._held:
             return self._full
-        lengths = [len(piece.tokens) for piece in self._held]
-        bins, left = fill(lengths, self._size, most, oldest_first)
         held = self._held
-        out = [*self._full, *([held[i] for i in pieces] for pieces in bins)]
-        self._held = [_on_its_own(held[i]) for i in left]
-        return out
+        if len(held) <= MOST_CHOSEN:
+            bins, left = fill([len(piece.tokens) for piece in held], self._size, most, oldest_first)
+            if len(left) <= MOST_HELD:
+                self._held = [_on_its_own(held[i]) for i in left]
+                return [*self._full, *([held[i] for i in pieces] for pieces in bins)]
+        return [*self._full, *self._one_after_the_other(most)]
+
+    def _one_after_the_other(self, most: int) -> list[list[Piece]]:
+        """Where too many small pieces would be left: all in the order of drawing, cut where a sequence is full."""
+        found: list[list[Piece]] = []
+        waiting, room = deque(self._held), 0
+        while waiting:
+            piece = waiting.popleft()
+            if room <= piece.context:
+                if len(found) == most:
+                    waiting.appendleft(piece)
+                    break
+                found.append([])
+                room = self._size
+            if len(piece.tokens) > room:
+                piece, rest = self._halves(piece, room)
+                waiting.appendleft(rest)
+            found[-1].append(piece)
+            room -= len(piece.tokens)
+        self._held = [_on_its_own(piece) for piece in waiting]
+        return found
+
+    def _halves(self, piece: Piece, room: int) -> tuple[Piece, Piece]:
+        """A piece that is cut after `room` tokens; its context counts."""
+        middle = piece.start - piece.context + room
+        context = self._context(middle)
+        begin = room - context
+        first = piece._replace(
+            stop=middle, tokens=piece.tokens[:room], loss=None if piece.loss is None else piece.loss[:room]
+        )
+        second = piece._replace(
+            start=middle,
+            context=context,
+            tokens=piece.tokens[begin:],
+            loss=None if piece.loss is None else piece.loss[begin:],
+        )
+        return first, second
 
     def _keeps(self, part: Part) -> bool:
         return part.stop != TO_THE_END and self._context(part.start) + part.stop - part.start < self._size

@@ -19,7 +19,7 @@ from headrace.sequence.cost import Cost, MediaTokens, media_tokens_of
 from headrace.sequence.describe import Pack
 from headrace.sequence.finish import Finish
 from headrace.sequence.fit import fill
-from headrace.sequence.pack import OLDEST_EVERY, TO_THE_END, Fetch, addresses, cut_piece
+from headrace.sequence.pack import MOST_CHOSEN, MOST_HELD, OLDEST_EVERY, TO_THE_END, Fetch, addresses, cut_piece
 from headrace.sequence.piece import Piece
 from headrace.sequence.samples import Faults, SampleBatcher
 from headrace.stage import State
@@ -130,11 +130,9 @@ class SamplePacker(SampleBatcher):
 
     def _fill(self, take: Callable[[], Any]) -> None:
         """So many samples that there is something to choose from."""
-        slack, most = self._pack.slack if self._pack.method == "best_fit" else 0, self._batch - len(self._done)
-        single = self._pack.method == "none"
-        goal = most if single else (most + slack) * self._size
+        most, single = self._batch - len(self._done), self._pack.method == "none"
         have = sum(1 if single else self._room_of(one) for one in self._held)
-        while self._todo or have < goal:
+        while self._todo or have < (most if single else (most + self._slack) * self._size):
             if not self._todo:
                 pick = take()
                 if pick is None:
@@ -144,6 +142,11 @@ class SamplePacker(SampleBatcher):
             self._admit(self._todo[0])
             self._todo.popleft()
             have += sum(1 if single else self._room_of(one) for one in self._held[before:])
+
+    @property
+    def _slack(self) -> int:
+        """Sequences that there is something to choose for, beside those of the batch."""
+        return self._pack.slack if self._pack.method == "best_fit" and len(self._held) < MOST_HELD else 0
 
     def _admit(self, entry: Entry) -> None:
         """Its copies wait from now on; one that can never be given is skipped, or an error."""
@@ -217,9 +220,13 @@ class SamplePacker(SampleBatcher):
         if len(found) == most or not held:
             self._held = held
             return found
-        bins, left = fill([self._room_of(one) for one in held], self._size, most - len(found), oldest_first)
-        self._held = [held[i] for i in left]
-        return [*found, *([held[i] for i in pieces] for pieces in bins)]
+        if len(held) <= MOST_CHOSEN:
+            bins, left = fill([self._room_of(one) for one in held], self._size, most - len(found), oldest_first)
+            if len(left) <= MOST_HELD:
+                self._held = [held[i] for i in left]
+                return [*found, *([held[i] for i in pieces] for pieces in bins)]
+        self._held = held
+        return [*found, *self._one_after_the_other(most - len(found))]
 
     def _one_after_the_other(self, most: int) -> list[list[Waiting]]:
         """Texts are cut where a sequence is full; what has media begins a new one where it does not fit."""

@@ -105,6 +105,31 @@ def check_source(pipeline: Pipeline, i: int, place: tuple[int, int, int], state:
         )
 
 
+def credit_problem(state: State) -> str | None:
+    """What is wrong with the credits of a lane that mixes by weights: those of all sources add up to 0."""
+    off = 0 if of_samples([state]) else sum(state["mix"])
+    return f"mix: the credits of its sources add up to {off}, not to 0" if off else None
+
+
+def settled(saved: Saved, states: Sequence[State]) -> list[State]:
+    """Lanes of format 1 that were dealt anew: their credits add up only together. From now on each lane's do."""
+    if saved.format > 1 or of_samples(states):
+        return list(states)
+    found = []
+    for state in states:
+        dealt_anew = any(isinstance(source, dict) and source.get("g") for source in state["src"])
+        off = sum(state["mix"]) if dealt_anew else 0
+        found.append({**state, "mix": [state["mix"][0] - off, *state["mix"][1:]]} if off else state)
+    return found
+
+
+def check_credits(states: Sequence[State]) -> None:
+    for number, state in enumerate(states):
+        problem = credit_problem(state)
+        if problem is not None:
+            raise StateError(f"lanes: lane {number}: {problem}; nothing was changed")
+
+
 def ends_of(pipeline: Pipeline, number: int, lanes: int, epoch: int, state: State) -> tuple[list[int], bool]:
     """What a new look at a lane finds: which sources that are said to have ended have, and whether it is over."""
     lane = Lane(pipeline, number, lanes, epoch, counting=True)

@@ -198,7 +198,7 @@ class Loader:
         self.statistics = Statistics()
         self._history.clear()
         if log.isEnabledFor(logging.INFO):
-            log_places(entries(pipeline, self._lane_states(place.lanes)))
+            log_places(pipeline, self._lane_states(place.lanes))
 
     @property
     def stateful(self) -> StateAsText:

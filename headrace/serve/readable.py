@@ -4,14 +4,14 @@ An entry says of one source: `row_offset`, the rows drawn in this pass; `shard` 
 number lies; `revision`, the data that these numbers count. In file order it also has what is needed to resume from it
 alone: `epoch` (the pass, where it is not the first) and `pending`, the rows that were drawn and are not delivered to
 their end, each as `[row, sample, from_token, to_token]`, with the pass as a fifth number where it is an earlier one;
--1 means to the end of the row. With several lanes these stand in `per_lane`, where each lane counts the rows of its own
-share.
+-1 means to the end of the row. Several lanes have no one row that comes next: `shard` is empty, and what is said of a
+row stands in `per_lane`, where each lane counts the rows of its own share.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from headrace.errors import StateError, shown
@@ -28,8 +28,21 @@ Place: TypeAlias = tuple[str, int]
 
 def entries(pipeline: Pipeline, lanes: Sequence[State | None]) -> list[Entry]:
     """An entry for each source; `None` for lanes that this rank does not have."""
+    return [source.entry() for source in _sources(pipeline, lanes)]
+
+
+def log_places(pipeline: Pipeline, lanes: Sequence[State | None]) -> None:
+    """One line for each source."""
+    for source in _sources(pipeline, lanes):
+        epoch, rows = source.drawn()
+        shard, offset = source.place(epoch, rows)
+        spec = shown(source.fact.spec, 1000)
+        log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, rows, shard, offset)
+
+
+def _sources(pipeline: Pipeline, lanes: Sequence[State | None]) -> Iterator[_Source]:
     pieces = [None if lane is None else _by_source(lane, len(pipeline.facts)) for lane in lanes]
-    return [_Source(pipeline, i, lanes, pieces).entry() for i in range(len(pipeline.facts))]
+    return (_Source(pipeline, i, lanes, pieces) for i in range(len(pipeline.facts)))
 
 
 def _by_source(lane: State, sources: int) -> list[list[list[int]]]:
@@ -62,13 +75,21 @@ class _Source:
         self.places_lanes = self.in_order and not self.dealt_anew and pipeline.samples is None
         """Whether the entry alone can say where each lane resumes."""
 
-    def entry(self) -> Entry:
+    def drawn(self) -> tuple[int, int]:
+        """The pass that the slowest of these lanes is in, and the rows of it that they have drawn.
+
+        Of all lanes together that is all of the pass but what is left, also where it was dealt anew in its middle.
+        """
         low = min((state["e"] for state in self.own.values()), default=0)
-        rows, left = self._rows(low), self._left(low)
-        drawn = left if rows is None else rows - left
-        if rows is not None and len(self.own) < self.num_lanes:
-            drawn = sum(self._share(number, low) for number in self.own) - left
-        shard, offset = self._place(low, drawn)
+        if not self.dense:
+            return low, self._left(low)
+        whole = len(self.own) == self.num_lanes
+        rows = self._rows(low) if whole else sum(self._share(number, low) for number in self.own)
+        return low, (rows or 0) - self._left(low)
+
+    def entry(self) -> Entry:
+        low, drawn = self.drawn()
+        shard, offset = self.place(low, drawn) if self.num_lanes == 1 else ("", 0)
         found: Entry = {
             "spec": self.fact.spec,
             "revision": self.fact.revision,
@@ -81,7 +102,7 @@ class _Source:
         if self.dealt_anew:
             found["dealt_anew"] = True
         if len(self.own) < self.num_lanes:
-            found["pass"] = {"lanes": list(self.own), "epoch": low, "rows": rows, "left": left}
+            found["pass"] = {"lanes": list(self.own), "epoch": low, "rows": self._rows(low), "left": self._left(low)}
         if self.places_lanes and self.num_lanes == 1:
             found |= self._lane(0)
         elif self.places_lanes:
@@ -113,7 +134,7 @@ class _Source:
 
     # --- where a row lies
 
-    def _place(self, epoch: int, number: int) -> Place:
+    def place(self, epoch: int, number: int) -> Place:
         """Of row `number` of a pass; at its end: behind the last. Unknown where rows are not counted."""
         order = self.orders(epoch)
         if not self.dense:
@@ -223,7 +244,7 @@ def _runs(order: Order, ranges: Sequence[Range]) -> Iterable[Range]:
             start = end
 
 
-# --- several ranks, and the log
+# --- several ranks
 
 
 def merged(parts: Sequence[Any]) -> list[Entry]:
@@ -241,8 +262,7 @@ def _merged_entry(parts: list[Any]) -> Entry:
     if whole is not None:
         return dict(whole)
     first = {key: value for key, value in parts[0].items() if key != "pass"}
-    # Where a row of this number lies is not known without the data; it is found when the state is loaded.
-    found = {**first, "shard": "", "offset": 0, "row_offset": _merged_rows(parts)}
+    found = {**first, "row_offset": _merged_rows(parts)}
     if "per_lane" in found:
         try:
             by_lane = {lane["lane"]: lane for entry in parts for lane in entry["per_lane"]}
@@ -271,14 +291,3 @@ def _pass_of(part: Entry) -> Entry:
         return found
     left = sum(rows for epoch, rows in found["of"] if epoch == found["epoch"])
     return {**found, "lanes": [lane["lane"] for lane in part["per_lane"]], "left": left}
-
-
-def log_places(datasets: Sequence[Entry]) -> None:
-    for entry in datasets:
-        log.info(
-            "resume: spec=%s sample_row=%d shard=%s offset=%d",
-            shown(entry["spec"], 1000),
-            entry["row_offset"],
-            entry["shard"],
-            entry["offset"],
-        )

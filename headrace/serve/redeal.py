@@ -28,6 +28,8 @@ def redeal(pipeline: Pipeline, lanes: Sequence[State], num_lanes: int) -> tuple[
         sources.append(states)
         origins.append(origin)
     credit = [_even([lane["mix"][i] for lane in lanes], num_lanes) for i in range(len(sources))]
+    if pipeline.samples is None:  # what a lane owes and is owed adds up to nothing
+        credit[0] = [first - sum(one) for first, one in zip(credit[0], zip(*credit, strict=True), strict=True)]
     tokens = [_even([lane["tok"][i] for lane in lanes], num_lanes) for i in range(len(sources))]
     pieces = [["held", *piece] for lane in lanes for piece in lane["held"]]
     pieces += [["rest", *piece] for lane in lanes for piece in lane["rest"]]

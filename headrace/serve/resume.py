@@ -14,6 +14,7 @@ from headrace.errors import StateError, shown
 from headrace.recipe import Recipe
 from headrace.sequence.samples import is_untouched
 from headrace.serve.check import (
+    check_credits,
     check_ends,
     check_kind,
     check_lanes,
@@ -22,6 +23,7 @@ from headrace.serve.check import (
     check_turns,
     ends_of,
     of_samples,
+    settled,
     turns,
 )
 from headrace.serve.pipeline import Pipeline
@@ -53,6 +55,7 @@ def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
     """`wanted`: the lanes to re-deal for, should `ranks` not divide those of the state."""
     states = saved.lane_states()
     check_lanes(saved, states)
+    states = settled(saved, states)
     check_kind(states, pipeline)
     check_same_order(saved, pipeline.recipe)
     check_turns(saved, states, pipeline)
@@ -60,6 +63,7 @@ def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
     check_passes(saved, pipeline)
     states = _fitted(saved, states, pipeline)
     check_sources(pipeline, states, saved.epoch)
+    check_credits(states)
     states = _looked_at_again(saved, states, pipeline)
     m, m_plan = saved.m, saved.m_plan
     if len(states) % ranks:

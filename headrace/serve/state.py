@@ -46,6 +46,8 @@ class Saved:
     """The trainer's."""
     lanes: tuple[bytes | None, ...]
     """The canonical JSON of each lane; None: not in this part of the state."""
+    format: int = FORMAT
+    """Of the state that this was read from."""
 
     def to_state(self, datasets: list[dict[str, Any]]) -> State:
         return stamped(
@@ -102,6 +104,7 @@ class Saved:
             m_epoch=numbers["m_epoch"],
             epoch=numbers["epoch"],
             lanes=tuple(None if lane is None else canonical(lane) for lane in lanes),
+            format=state["format"],
         )
 
     def read_recipe(self) -> Recipe:

@@ -6,21 +6,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.errors import StateError, shown
+from headrace.errors import HeadraceError, StateError, shown
 from headrace.fetch.plan import Range, overlap
 from headrace.fetch.pool import MOST_DRAWS, Pool
 from headrace.recipe import Recipe
 from headrace.run import Run
 from headrace.sequence.pack import TO_THE_END
-from headrace.serve.check import check_lanes, check_passes, check_source, check_turns, ends_of, of_samples, turns
+from headrace.serve.check import (
+    check_lanes,
+    check_passes,
+    check_source,
+    check_turns,
+    credit_problem,
+    ends_of,
+    of_samples,
+    settled,
+    turns,
+)
 from headrace.serve.epoch import num_rows_left
+from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Opener, Pipeline, open_indexed, reopened
 from headrace.serve.redeal import first_digest, left_of
 from headrace.serve.resume import check_same_order
 from headrace.serve.state import Saved
 from headrace.stage import State
+
+if TYPE_CHECKING:
+    from headrace.make.tokenize import Tokenizer
 
 COMPARED = {"s": "slots", "c": "admitted", "d": "digest", "x": "ranges", "f": "ruled from", "g": "generation"}
 MARGIN = 32
@@ -47,6 +61,8 @@ class Report:
     checks: tuple[Check, ...]
     problems: tuple[str, ...] = ()
     """Those of no source."""
+    unchecked: str = ""
+    """What could not be checked, and why."""
 
     @property
     def is_reachable(self) -> bool:
@@ -64,11 +80,18 @@ def verify(
     run: Run | None = None,
     opener: Opener = open_indexed,
     progress: Progress | None = None,
+    tokenizer: Tokenizer | None = None,
+    force: bool = False,
 ) -> Report:
-    """Check a whole state, under its own recipe or another. What cannot even be a state is a StateError."""
-    saved = Saved.from_state(state)
+    """Check a whole state, under its own recipe or another. What cannot even be a state is a StateError.
+
+    `tokenizer`: the recipe's, to compare the pieces that wait in packers with their rows. `force`: also a state that
+    was changed since it was saved.
+    """
+    saved = Saved.from_state(state, force=force)
     states = saved.lane_states()
     check_lanes(saved, states)
+    states = settled(saved, states)
     own = saved.read_recipe()
     problems = (
         [] if own.fingerprint() == saved.fingerprint else ["recipe: it is not the one that its fingerprint names"]
@@ -81,7 +104,7 @@ def verify(
         raise StateError(f"sources: the state has {told}, the recipe {', '.join(map(shown, names))}")
     if of_samples(states):  # what made them is code and not here; their sources go round and round
         recipe = replace(recipe, mix=replace(recipe.mix, stop="loop"), epochs=None)
-    pipeline = reopened(recipe, run or Run(), None, opener, saved.facts, saved.size)
+    pipeline = reopened(recipe, run or Run(), tokenizer, opener, saved.facts, saved.size)
     return _Verifier(saved, states, pipeline, progress).report(problems)
 
 
@@ -99,15 +122,36 @@ class _Verifier:
         if any(check.problems for check in checks):
             return Report(checks=tuple(checks), problems=tuple(problems))
         problems += [*self._turns(), *self._pieces_twice()]
-        if not of_samples(self.states) and sum(credit for state in self.states for credit in state["mix"]):
-            problems.append("mix: the credits of all lanes and sources do not add up to 0")
+        credit = [(lane, credit_problem(state)) for lane, state in enumerate(self.states)]
+        problems += [f"lane {lane}: {problem}" for lane, problem in credit if problem is not None]
         for i, fact in enumerate(self.saved.facts):
             problems += [f"{shown(fact.name)}: {problem}" for problem in self._dealt_wrong(i)]
         if self.saved.fingerprint == self.pipeline.recipe.fingerprint():
             problems += [f"lane {lane}: {one}" for lane in range(len(self.states)) for one in self._ends(lane)]
         self._total = sum(self._about(i, lane) for i, lane in pairs)
         checks = [self._check(i, lane, self._source(i, lane)) for i, lane in pairs]
-        return Report(checks=tuple(checks), problems=tuple(problems))
+        unchecked = self._not_read()
+        if not unchecked and not problems and not any(check.problems for check in checks):
+            problems += self._differing_pieces()
+        return Report(checks=tuple(checks), problems=tuple(problems), unchecked=unchecked)
+
+    def _not_read(self) -> str:
+        """Why the pieces that wait are not compared with their rows; empty where they are, or none waits."""
+        recipe, waiting = self.pipeline.recipe, any(state["held"] or state["rest"] for state in self.states)
+        if not waiting or recipe.pack is None or (recipe.tokenize is None) == (self.pipeline.tokenizer is None):
+            return ""
+        return "pieces of rows that wait in packers were not compared with their rows: there is no tokenizer for it"
+
+    def _differing_pieces(self) -> Iterator[str]:
+        for lane, state in enumerate(self.states):
+            if self.pipeline.recipe.pack is not None and (state["held"] or state["rest"]):
+                live = Lane(self.pipeline, lane, len(self.states), self.saved.epoch)
+                try:
+                    live.load_state_dict(state)
+                except HeadraceError as error:
+                    yield f"lane {lane}: {error}"
+                finally:
+                    live.close()
 
     def _check(self, i: int, lane: int, problems: Iterator[str]) -> Check:
         state = self.states[lane]["src"][i]

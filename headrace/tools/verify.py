@@ -12,10 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.errors import shown
+from headrace.errors import HeadraceError, shown
 from headrace.tools.states import read_states
 
 if TYPE_CHECKING:
+    from headrace.make.tokenize import Tokenizer
+    from headrace.recipe import Recipe
     from headrace.serve.verify import Progress, Report
 
 MOST_LINES = 40
@@ -28,23 +30,45 @@ def verify(
     ],
     recipe: Annotated[Path | None, typer.Option(help="A recipe in YAML, instead of the one in the state.")] = None,
     cache_dir: Annotated[Path | None, typer.Option(help="Where indices are kept; default: data")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Where the tokenizer of the recipe lies now.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also check a state that was edited on purpose.")] = False,
 ) -> None:
-    """Replay the draws of a state, without reading a row, and say whether each source of each lane can be there.
+    """Replay the draws of a state and say whether each source of each lane can be there.
+
+    Rows are read only where a packer holds a part of them, to see that it can.
 
     The sources that the recipe names are opened and counted: give --recipe for a state from someone you do not trust.
     """
     from headrace.recipe import Recipe
     from headrace.run import Run
+    from headrace.serve.state import Saved
     from headrace.serve.verify import verify as verify_state
 
     found = read_states(state)
     given = None if recipe is None else Recipe.from_yaml(recipe)
+    opened, why = _tokenizer(given or Saved.from_state(found, force=force).read_recipe(), tokenizer)
     run = Run.here(cache_dir=cache_dir, rank=0, world_size=1)
     with _bar() as progress:
-        report = verify_state(found, recipe=given, run=run, progress=progress)
+        report = verify_state(found, recipe=given, run=run, progress=progress, tokenizer=opened, force=force)
     _show(report, Console(), f"m={found['m']}, {found['L']} lanes")
+    if report.unchecked:
+        Console(stderr=True).print(Text(f"{report.unchecked}{why}"))
     if not report.is_reachable:
         raise typer.Exit(1)
+
+
+def _tokenizer(recipe: Recipe, where: str | None) -> tuple[Tokenizer | None, str]:
+    """The tokenizer of a recipe; or none, and why."""
+    from headrace.make.tokenize import open_tokenizer
+
+    if recipe.tokenize is None:
+        return None, ""
+    try:
+        return open_tokenizer(where or recipe.tokenize.tokenizer, recipe.tokenize), ""
+    except HeadraceError as error:
+        if where is not None:
+            raise
+        return None, f" ({shown(error, 300)}; --tokenizer says where it lies now)"
 
 
 @contextmanager

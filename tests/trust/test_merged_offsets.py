@@ -45,12 +45,7 @@ def test_parts_of_ranks_add_up_to_what_one_process_says(case: str, coordinate: C
                 one.load_state_dict(state)
                 whole = through_json(one.state_dict())
                 assert all(0 <= e["row_offset"] <= 36 for e in whole["resume_state"]["datasets"])
-                for joined, entry in zip(
-                    state["resume_state"]["datasets"], whole["resume_state"]["datasets"], strict=True
-                ):
-                    if topology[0] > 1:  # where the row lies is found when the state is loaded
-                        assert (joined["shard"], joined["offset"]) == ("", 0)
-                    assert joined == {**entry, "shard": joined["shard"], "offset": joined["offset"]}
+                assert state["resume_state"] == whole["resume_state"]
                 assert merge_states([whole])["resume_state"] == whole["resume_state"]
                 if limit:
                     assert whole["resume_state"]["datasets"][0]["row_offset"] <= limit

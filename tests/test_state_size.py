@@ -1,0 +1,90 @@
+"""A state stays small and cheap, whatever the documents, lanes and sources; what keeps it so loses no token."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from near import Ledger, Ranks, loader_of, near, packed, recipe_of, several
+
+from headrace.recipe import Mix
+
+__all__ = ["near"]  # a fixture
+
+KIB = 1024
+DOCUMENTS = {
+    "of 3 tokens": (3,),
+    "of 100 tokens": (69, 154, 16, 68, 36, 288),
+    "many small ones, then long ones": (*[3] * 3000, *[8000] * 9),
+    "one long one among small ones": (5000, *[3] * 900),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_lane_takes_less_than_8_kib_whatever_its_documents(name: str) -> None:
+    data = several([[[4000] * 12]], (DOCUMENTS[name],))
+    loader = loader_of(recipe_of(data, batch_size=8, pool=16, pack=packed(8192, slack=4)), data)
+    tokens = batches = 0
+    for batch, _ in zip(loader, range(10), strict=False):
+        assert len(loader.state_dict()["lanes"]) < 8 * KIB
+        tokens, batches = tokens + batch.num_tokens, batches + 1
+    assert tokens > 0.96 * batches * 8 * 8192
+
+
+@pytest.mark.parametrize("overlap", [0, 2])
+@pytest.mark.parametrize("most_chosen", [6, 4096])
+@pytest.mark.parametrize("topology", [(1, 0), (2, 1)])
+def test_where_too_many_small_pieces_wait_they_are_cut_and_none_is_lost(
+    overlap: int, most_chosen: int, topology: tuple[int, int], near: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.sequence.pack.MOST_HELD", 2)
+    monkeypatch.setattr("headrace.sequence.pack.MOST_CHOSEN", most_chosen)
+    data = several([[[31, 12], [20]]], ((1, 2, 15, 1, 1, 13, 2),))
+    recipe = recipe_of(data, batch_size=2, epochs=1, pack=packed(16, slack=3, overlap=overlap))
+    whole = Ranks(recipe, data, topology).steps()
+    assert any(span.start for batch in whole for spans in batch.spans for span in spans), "one was cut"
+    for steps in range(len(whole) // topology[0]):
+        run = Ranks(recipe, data, topology)
+        ledger = Ledger(data, packed=True).add(run.steps(steps))
+        state = run.state()
+        assert all(len(lane["held"]) <= 2 for lane in json.loads(state["lanes"]))
+        ledger.copy().add(Ranks(recipe, data, topology, state).steps()).assert_only(0)
+        ledger.add(Ranks(recipe, data, (3, 0), state).steps()).assert_only(0)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_state_of_64_lanes_and_100_sources_takes_under_50_ms_and_a_few_hundred_kib(shuffle: bool) -> None:
+    data = several([[[400] * 3] * 2] * 100)
+    fields: dict[str, Any] = {"batch_size": 8, "pool": 16, "mix": Mix(stop="loop")}
+    loader = loader_of(recipe_of(data, shuffle=shuffle, **fields), data, lanes=64)
+    steps = iter(loader)
+    for _ in range(130):
+        next(steps)
+    best, state = 9.0, {}
+    for _ in range(8):
+        begun = time.perf_counter()
+        state = loader.state_dict()
+        best = min(best, time.perf_counter() - begun)
+        next(steps)
+    assert best < 0.05
+    assert len(state["lanes"]) < 64 * 8 * KIB
+    assert len(json.dumps(state)) < 1024 * KIB + 64 * 8 * KIB
+
+
+@pytest.mark.alone
+def test_a_state_at_every_step_costs_under_1_percent_of_a_step_of_100_ms() -> None:
+    data = several([[[400] * 30] * 4])
+    loader = loader_of(recipe_of(data, batch_size=8, pool=16, mix=Mix(stop="loop")), data, lanes=64)
+    steps = iter(loader)
+    for _ in range(130):
+        next(steps)
+    times = []
+    for _ in range(40):
+        begun = time.perf_counter()
+        loader.state_dict()
+        times.append(time.perf_counter() - begun)
+        next(steps)
+    assert sorted(times)[len(times) // 2] < 0.001
