@@ -313,11 +313,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         It goes on from where we are, and is from now on what our state tells of.
 
         `pack`: several samples share a sequence of `seq_len` tokens (default: `max_length`), as documents do for
-        `headrace.load`: `best_fit`, `concat`, or `none`. Positions restart, `document_ids` and `cu_seqlens` say where.
-        A sample with media stays in one sequence; `image_index[k]` is then the sequence that image k belongs to, and
-        the token at which its sample begins there. Room is counted with what media become in the model:
-        `media_tokens` of an `image`, a `video_frame`, an `audio_second`, of an `audio` whose length is not in its row;
-        or a function of what the formatter gave. `expanded_lengths` has the sums.
+        `headrace.load`: `best_fit`, `concat`, or `none`. Positions restart with each sample, and there is no attention
+        mask; `batch.document_ids` and `batch.cu_seqlens` say where samples begin. A sample with media stays in one
+        sequence; `image_index[k]` is then the sequence that image k belongs to, and the token at which its sample
+        begins there. Room is counted with what media become in the model: `media_tokens` of an `image`, a
+        `video_frame`, an `audio_second`, of an `audio` whose length is not in its row; or a function of what the
+        formatter gave. `expanded_lengths` has the sums.
 
             dataset.loader(4, pack="best_fit", seq_len=4096, media_tokens={"image": 576})
         """
