@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
-
 from headrace.errors import SpecError, shown
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.files import publish_json
@@ -42,6 +40,7 @@ from headrace.serve.state import Saved
 from headrace.serve.state_file import is_missing, read_state
 from headrace.serve.worker import Maker
 from headrace.stage import State
+from headrace.torch_data import IterableDataset, get_worker_info
 
 
 class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
