@@ -187,6 +187,7 @@ def train(options: argparse.Namespace) -> None:
     with headrace.load(
         options.specs,
         tokenizer=str(options.tokenizer),
+        eos=options.eos,
         seq_len=options.seq_len,
         batch_size=options.batch_size,
         num_workers=options.workers,
@@ -260,6 +261,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small GPT on packed text.")
     parser.add_argument("specs", nargs="+", help="sources, for example parquet:corpus/*.parquet or hf:org/name:train")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a folder with a tokenizer.json")
+    parser.add_argument("--eos", help="the token that ends each document, where the tokenizer names none")
     parser.add_argument("--out", type=Path, required=True, help="checkpoints and log.jsonl go here")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     parser.add_argument("--spans", action="store_true", help="log which tokens of which rows each step had")
