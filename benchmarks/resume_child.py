@@ -98,7 +98,7 @@ class HeadracePacked:
             self._loader.load_state_dict(state)
         for batch in self._loader:
             # A document that was split counts twice; here few are.
-            yield int(batch["document_ids"].amax(1).sum()), zlib.crc32(batch["input_ids"].numpy().tobytes())
+            yield int(batch.document_ids.amax(1).sum()), zlib.crc32(batch["input_ids"].numpy().tobytes())
 
     def state(self) -> Any:
         return self._loader.state_dict()

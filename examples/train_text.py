@@ -94,9 +94,9 @@ def document_mask(document_ids: Tensor) -> Tensor:
     return same.tril()[:, None]
 
 
-def loss_of(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+def loss_of(model: nn.Module, batch: headrace.Batch) -> Tensor:
     """Labels come unshifted: the token at i is what was to be predicted at i - 1; -100 is not learned."""
-    logits: Tensor = model(batch["input_ids"], batch["position_ids"], batch["document_ids"])
+    logits: Tensor = model(batch["input_ids"], batch["position_ids"], batch.document_ids)
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), ignore_index=-100)
 
 
@@ -158,7 +158,7 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])
 
-    def learn(self, batch: dict[str, Any], rate: float) -> float:
+    def learn(self, batch: headrace.Batch, rate: float) -> float:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
@@ -187,6 +187,7 @@ def train(options: argparse.Namespace) -> None:
     with headrace.load(
         options.specs,
         tokenizer=str(options.tokenizer),
+        eos=options.eos,
         seq_len=options.seq_len,
         batch_size=options.batch_size,
         num_workers=options.workers,
@@ -211,7 +212,7 @@ def run(trainer: Trainer, loader: Any, options: argparse.Namespace, asked: float
             record = {
                 "step": trainer.step,
                 "loss": loss.hex(),
-                "tokens_per_second": round(int(batch["attention_mask"].sum()) / took),
+                "tokens_per_second": round(batch.num_tokens / took),
                 "wait_ms": round(1000 * waited, 3),
                 "step_ms": round(1000 * took, 3),
                 "at": time.time(),
@@ -260,6 +261,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small GPT on packed text.")
     parser.add_argument("specs", nargs="+", help="sources, for example parquet:corpus/*.parquet or hf:org/name:train")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a folder with a tokenizer.json")
+    parser.add_argument("--eos", help="the token that ends each document, where the tokenizer names none")
     parser.add_argument("--out", type=Path, required=True, help="checkpoints and log.jsonl go here")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint, if there is one")
     parser.add_argument("--spans", action="store_true", help="log which tokens of which rows each step had")

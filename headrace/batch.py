@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 from headrace.address import Address
 from headrace.errors import shown
+
+TENSORS = ("document_ids", "cu_seqlens")
+"""Attributes of a batch that are tensors."""
 
 
 class Span(NamedTuple):
@@ -26,7 +29,18 @@ class Batch(dict[str, Any]):
 
     A copy is a batch with the same attributes: pinning copies, and workers pickle. Addresses travel as plain tuples
     and are put together when they are asked for.
+
+    Of packed sequences, `document_ids`, `cu_seqlens` and `max_seqlen` say where documents begin and end, for models and
+    kernels that ask for it. They are attributes because most models refuse or misread them as inputs.
     """
+
+    document_ids: Any = None
+    """Of each token, the number of its document in its sequence, from 1; padding is 0. A tensor of input_ids' shape."""
+    cu_seqlens: Any = None
+    """Where documents begin in the tokens of all sequences, one after the other, and where the last one ends: int32.
+    The padding of a sequence is a document too."""
+    max_seqlen: int = 0
+    """Tokens of the longest document."""
 
     pad: bool = False
     """True: there is nothing to learn in this batch; it fills a step in which other ranks have one."""
@@ -103,10 +117,21 @@ class Batch(dict[str, Any]):
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
         """A copy with all tensors on `device`. Trainers that find this method use it, and so keep the attributes."""
-        out = self.copy()
+
+        def move(value: Any) -> Any:
+            return value.to(device, non_blocking=non_blocking) if hasattr(value, "to") else value
+
+        out = self.with_attributes(move)
         for name, value in self.items():
-            if hasattr(value, "to"):
-                out[name] = value.to(device, non_blocking=non_blocking)
+            out[name] = move(value)
+        return out
+
+    def with_attributes(self, move: Callable[[Any], Any]) -> Self:
+        """A copy whose attributes that may be tensors are what `move` gives for them."""
+        out = self.copy()
+        for name in TENSORS:
+            if (value := getattr(self, name)) is not None:
+                setattr(out, name, move(value))
         return out
 
     def __repr__(self) -> str:

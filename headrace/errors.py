@@ -22,6 +22,7 @@ never the query part of a URL.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from urllib.parse import urlsplit, urlunsplit
 
 
@@ -99,3 +100,15 @@ def plain_url(url: str) -> str:
     host = parts.hostname or ""
     netloc = f"{host}:{parts.port}" if parts.port else host
     return shown(urlunsplit((parts.scheme, netloc, parts.path, "", "")))
+
+
+def torch_is_here() -> bool:
+    """Whether torch can be imported. It is not: that takes a second."""
+    try:
+        return find_spec("torch") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def no_torch(what: str) -> SpecError:
+    return SpecError(f"{what} take the package torch, which is not installed; pip install 'headrace[torch]'")

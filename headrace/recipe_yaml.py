@@ -219,7 +219,10 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     if origin in (Union, UnionType):
         if value is None and NoneType in get_args(hint):
             return None
-        hint = next(arg for arg in get_args(hint) if arg is not NoneType)
+        kinds = [arg for arg in get_args(hint) if arg is not NoneType]
+        if len(kinds) > 1 and all(kind in _WORDS for kind in kinds) and type(value) not in kinds:
+            raise _Wrong(path, f"{given(value)} is not {', or '.join(_WORDS[kind] for kind in kinds)}")
+        hint = next((kind for kind in kinds if type(value) is kind), kinds[0])
         origin = get_origin(hint)
     if origin is Literal:
         if value not in get_args(hint):

@@ -281,7 +281,7 @@ class Ledger:
             self._note(address.source, address.epoch, np.array([uid]))
 
     def _add_packed(self, batch: Batch) -> None:
-        ids, numbers = batch["input_ids"].numpy(), batch["document_ids"].numpy()
+        ids, numbers = batch["input_ids"].numpy(), batch.document_ids.numpy()
         for sequence, documents, spans in zip(ids, numbers, batch.spans, strict=True):
             assert documents.max() == len(spans)
             for number, span in enumerate(spans, 1):

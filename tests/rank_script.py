@@ -21,7 +21,7 @@ def noted(batch: Batch) -> list[Any]:
     """m, whether it only fills a step, and the rows or tokens in it."""
     if not batch.packed:
         return [batch.m, batch.pad, batch["uid"]]
-    return [batch.m, batch.pad, batch["input_ids"][batch["attention_mask"] == 1].tolist()]
+    return [batch.m, batch.pad, batch["input_ids"][batch.document_ids > 0].tolist()]
 
 
 def some(loader: Loader, steps: int | None) -> list[Any]:

@@ -58,14 +58,15 @@ def loader_of(kind: str, pattern: str, **options: Any) -> Loader:
 def seen(batch: Batch) -> tuple[Any, ...]:
     """All that the trainer sees of a batch."""
     items = [(name, value if isinstance(value, list | int) else value.tolist()) for name, value in batch.items()]
-    return batch.m, batch.pad, items, batch.addresses, batch.spans
+    documents = [batch.document_ids.tolist(), batch.cu_seqlens.tolist(), batch.max_seqlen] if batch.packed else []
+    return batch.m, batch.pad, items, batch.addresses, batch.spans, documents
 
 
 def tokens_in(batches: Iterable[Batch]) -> list[int]:
     found: list[int] = []
     for batch in batches:
         if not batch.pad:
-            found += batch["input_ids"][batch["attention_mask"] == 1].tolist()
+            found += batch["input_ids"][batch.document_ids > 0].tolist()
     return found
 
 

@@ -21,7 +21,8 @@ from headrace.sequence.collate import as_pad, collate_packed, collate_rows
 from headrace.sequence.piece import Piece
 
 NAMES = ["hf:a/b:train:text", "jsonl:c/*.jsonl"]
-TENSORS = ["input_ids", "labels", "attention_mask", "position_ids", "document_ids"]
+INPUTS = ["input_ids", "labels", "position_ids"]
+COLUMNS = [*INPUTS, "document_ids"]
 X = -100
 
 
@@ -50,10 +51,14 @@ def attributes(batch: Batch) -> tuple[Any, ...]:
 def same(a: Batch, b: Batch) -> bool:
     assert list(a) == list(b)
     assert attributes(a) == attributes(b)
-    assert {k: v.dtype for k, v in a.items() if k != "max_seqlen"} == {
-        k: v.dtype for k, v in b.items() if k != "max_seqlen"
-    }
-    return all(torch.equal(a[k], b[k]) for k in [*TENSORS, "cu_seqlens"]) and a["max_seqlen"] == b["max_seqlen"]
+    assert [one.dtype for one in tensors(a)] == [one.dtype for one in tensors(b)]
+    assert (a["use_cache"], a.max_seqlen) == (b["use_cache"], b.max_seqlen)
+    return all(torch.equal(one, other) for one, other in zip(tensors(a), tensors(b), strict=True))
+
+
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    """All of them: the inputs, and those that are attributes."""
+    return [*(batch[name] for name in INPUTS), batch.document_ids, batch.cu_seqlens]
 
 
 # --- packed
@@ -61,7 +66,8 @@ def same(a: Batch, b: Batch) -> bool:
 
 def test_a_small_example_by_hand() -> None:
     batch = example()
-    assert list(batch) == [*TENSORS, "cu_seqlens", "max_seqlen"]
+    assert list(batch) == [*INPUTS, "use_cache"]
+    assert batch["use_cache"] is False
     assert batch["input_ids"].tolist() == [
         [11, 12, 13, 21, 22, 23, 24, 0],
         [31, 32, 33, 34, 35, 36, 37, 38],
@@ -72,14 +78,13 @@ def test_a_small_example_by_hand() -> None:
         [X, X, X, 34, 35, 36, X, 38],
         [X] * 8,
     ]
-    assert batch["attention_mask"].tolist() == [[1] * 7 + [0], [1] * 8, [0] * 8]
-    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0], list(range(8)), [0] * 8]
-    assert batch["document_ids"].tolist() == [[1, 1, 1, 2, 2, 2, 2, 0], [1] * 8, [0] * 8]
-    assert batch["cu_seqlens"].tolist() == [0, 3, 7, 8, 16, 24]
-    assert batch["max_seqlen"] == 8
-    assert {batch[name].dtype for name in TENSORS} == {torch.int64}
-    assert batch["cu_seqlens"].dtype == torch.int32
-    assert type(batch["max_seqlen"]) is int
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0], list(range(8)), list(range(8))]
+    assert batch.document_ids.tolist() == [[1, 1, 1, 2, 2, 2, 2, 0], [1] * 8, [0] * 8]
+    assert batch.cu_seqlens.tolist() == [0, 3, 7, 8, 16, 24]
+    assert batch.max_seqlen == 8
+    assert {one.dtype for one in tensors(batch)[:-1]} == {torch.int64}
+    assert batch.cu_seqlens.dtype == torch.int32
+    assert type(batch.max_seqlen) is int
 
 
 def test_addresses_and_spans_say_where_each_document_came_from() -> None:
@@ -97,27 +102,27 @@ def test_without_any_piece_all_is_padding(rows: int) -> None:
     batch = collate_packed([], 4, 5, NAMES, rows=rows)
     assert batch["input_ids"].tolist() == [[5] * 4] * rows
     assert batch["labels"].tolist() == [[X] * 4] * rows
-    assert batch["document_ids"].shape == (rows, 4)
-    assert batch["cu_seqlens"].tolist() == [4 * i for i in range(rows + 1)]
-    assert batch["max_seqlen"] == (4 if rows else 0)
+    assert batch.document_ids.shape == (rows, 4)
+    assert batch.cu_seqlens.tolist() == [4 * i for i in range(rows + 1)]
+    assert batch.max_seqlen == (4 if rows else 0)
     assert batch.addresses == batch.spans == [[]] * rows
     assert same(batch, collate_packed([[]] * rows, 4, 5, NAMES))
 
 
 def token_by_token(sequences: list[list[Piece]], seq_len: int, pad_id: int, rows: int) -> dict[str, Any]:
-    out: dict[str, Any] = {name: [] for name in TENSORS}
+    out: dict[str, Any] = {name: [] for name in COLUMNS}
     bounds = [0]
     for b in range(rows):
-        tokens: list[tuple[int, int, int, int, int]] = []
+        tokens: list[tuple[int, int, int, int]] = []
         for number, p in enumerate(sequences[b] if b < len(sequences) else [], 1):
             for i, token in enumerate(p.tokens.tolist()):
                 learned = i > 0 and i >= p.context and (p.loss is None or bool(p.loss[i]))
-                tokens.append((token, token if learned else X, 1, i, number))
+                tokens.append((token, token if learned else X, i, number))
             bounds.append(b * seq_len + len(tokens))
         if len(tokens) < seq_len:
             bounds.append((b + 1) * seq_len)
-        tokens += [(pad_id, X, 0, 0, 0)] * (seq_len - len(tokens))
-        for name, values in zip(TENSORS, zip(*tokens, strict=True), strict=True):
+        tokens += [(pad_id, X, i, 0) for i in range(seq_len - len(tokens))]
+        for name, values in zip(COLUMNS, zip(*tokens, strict=True), strict=True):
             out[name].append(list(values))
     longest = max([stop - start for start, stop in pairwise(bounds)], default=0)
     return out | {"cu_seqlens": bounds, "max_seqlen": longest}
@@ -153,8 +158,8 @@ def test_the_tensors_are_those_of_a_loop_over_tokens(
     sequences, seq_len = given_
     rows = len(sequences) + more
     batch = collate_packed(sequences, seq_len, pad_id, NAMES, rows=rows)
-    found = {name: value if name == "max_seqlen" else value.tolist() for name, value in batch.items()}
-    assert found == token_by_token(sequences, seq_len, pad_id, rows)
+    found = {name: one.tolist() for name, one in zip([*COLUMNS, "cu_seqlens"], tensors(batch), strict=True)}
+    assert found | {"max_seqlen": batch.max_seqlen} == token_by_token(sequences, seq_len, pad_id, rows)
     assert found["cu_seqlens"][-1] == rows * seq_len
     assert batch.spans == [
         [(Address(NAMES[p.source], 0, "a.parquet", p.row), 0, p.start, p.stop) for p in sequence]
@@ -230,7 +235,9 @@ def test_a_pad_batch_shares_no_memory_with_its_model() -> None:
     batch = example()
     pad = as_pad(batch)
     batch["input_ids"].fill_(9)
+    batch.document_ids.fill_(9)
     assert pad["input_ids"][0].tolist() == [11, 12, 13, 21, 22, 23, 24, 0]
+    assert pad.document_ids[0].tolist() == [1, 1, 1, 2, 2, 2, 2, 0]
 
 
 def test_a_pad_batch_of_rows_is_only_marked() -> None:
@@ -279,7 +286,7 @@ def test_pinning_keeps_the_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     other = pin_memory(batch)  # type: ignore[no-untyped-call]
     assert type(other) is Batch
     assert same(other, batch)
-    assert len(pinned) == 6
+    assert len(pinned) == len(INPUTS)
     assert other["input_ids"].data_ptr() != batch["input_ids"].data_ptr()
 
 
@@ -299,16 +306,16 @@ def test_a_worker_hands_over_all_of_a_batch() -> None:
 
 def test_all_tensors_of_a_batch_are_handed_over_as_one_piece_of_memory() -> None:
     for batch in (example(), as_pad(example())):
-        assert len({batch[name].untyped_storage().data_ptr() for name in [*TENSORS, "cu_seqlens"]}) == 1
+        assert len({one.untyped_storage().data_ptr() for one in tensors(batch)}) == 1
 
 
 def test_moving_to_a_device_keeps_the_attributes() -> None:
     batch = marked(example())
     other = batch.to("meta", non_blocking=True)
-    assert {other[name].device.type for name in [*TENSORS, "cu_seqlens"]} == {"meta"}
+    assert {one.device.type for one in tensors(other)} == {"meta"}
     assert attributes(other) == attributes(batch)
-    assert other["max_seqlen"] == 8
-    assert batch["labels"].device.type == "cpu"
+    assert (other.max_seqlen, other["use_cache"]) == (8, False)
+    assert {one.device.type for one in tensors(batch)} == {"cpu"}
 
 
 def test_a_mapping_is_enough_to_make_one() -> None:

@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from headrace.batch import Batch
 from headrace.errors import DataError, SpecError
+from headrace.sequence.collate import collate_packed
+from headrace.sequence.piece import Piece
 from headrace.serve.device import DeviceFeed
 
 
@@ -89,12 +92,30 @@ def test_another_device_gets_the_tensors_by_plain_copies() -> None:
 
 @pytest.mark.parametrize("road", [None, FakeRoad()], ids=["plain", "road"])
 def test_a_batch_keeps_its_number_and_its_spans(road: FakeRoad | None) -> None:
-    given = Batch.of_pieces({"input_ids": torch.arange(4)[None], "max_seqlen": 4}, [(("txt:a", 0, "a", 7, 0, 0, 4),)])
+    given = Batch.of_pieces({"input_ids": torch.arange(4)[None], "length": 4}, [(("txt:a", 0, "a", 7, 0, 0, 4),)])
     given.m, given.pad = 5, True
     batch = next(DeviceFeed(iter([given]), "cpu", road=road))
-    assert (batch.m, batch.pad, batch.spans, batch["max_seqlen"]) == (5, True, given.spans, 4)
+    assert (batch.m, batch.pad, batch.spans, batch["length"]) == (5, True, given.spans, 4)
     assert torch.equal(batch["input_ids"], given["input_ids"])
     assert (batch is given) is False
+
+
+def packed() -> Batch:
+    pieces = [[Piece(0, 0, 0, 0, 0, 3, 0, np.arange(3, dtype=np.int32), None, "a", i)] for i in range(2)]
+    return collate_packed(pieces, 5, 0, ["txt:a"])
+
+
+def test_where_documents_begin_goes_along_to_the_device() -> None:
+    given, road = packed(), FakeRoad()
+    batch = next(DeviceFeed(iter([given]), "cpu", road=road))
+    assert torch.equal(batch.document_ids, given.document_ids)
+    assert torch.equal(batch.cu_seqlens, given.cu_seqlens)
+    assert (batch.max_seqlen, batch["use_cache"]) == (3, False)
+    for tensor in (batch.document_ids, batch.cu_seqlens, *(batch[name] for name in ("input_ids", "labels"))):
+        assert id(tensor) in road.kept
+    other = next(DeviceFeed(iter([given]), "meta"))
+    assert {other.document_ids.device.type, other.cu_seqlens.device.type} == {"meta"}
+    assert given.document_ids.device.type == "cpu"
 
 
 class Pair(NamedTuple):

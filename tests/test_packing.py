@@ -65,7 +65,7 @@ def test_overlap_repeats_the_tokens_before_a_piece_and_learns_none_of_them_twice
     Ledger(data, packed=True).add(batches).assert_only(0)
     learned: Counter[int] = Counter()
     for batch in batches:
-        labels, ids, documents = (batch[name].numpy() for name in ("labels", "input_ids", "document_ids"))
+        labels, ids, documents = batch["labels"].numpy(), batch["input_ids"].numpy(), batch.document_ids.numpy()
         for row, spans in enumerate(batch.spans):
             for number, span in enumerate(spans, 1):
                 own = documents[row] == number

@@ -249,7 +249,7 @@ tokenizers = st.builds(
     Tokenize,
     tokenizer=words.filter(lambda text: bool(text.strip()) and text.isprintable()),
     bos=st.sampled_from([None, True, False]),
-    eos=st.sampled_from([None, True, False]),
+    eos=st.sampled_from([None, True, False, "<|endoftext|>", "true", "3"]),
     threads=st.sampled_from([None, 1, 4]),
 )
 

@@ -18,6 +18,7 @@ from states import restamped
 from streaming import RATE, World, code_row, named, names_in, picture, speech_row, vision_row, whole, write_table
 
 from headrace import format_vision, merge_states
+from headrace.batch import Batch
 from headrace.errors import DataError, SpecError, StateError
 from headrace.fetch.media.audio import sound_seconds
 from headrace.make.tokens import TOKENS
@@ -46,10 +47,10 @@ def packed(dataset: TrueStreamingDataset, batch_size: int = 2, **more: Any) -> L
     return dataset.loader(batch_size, **{"pack": "best_fit", "seq_len": SIZE, "media_tokens": COSTS, **more})
 
 
-def documents(world: World, batch: Mapping[str, Any]) -> dict[tuple[int, int], str]:
+def documents(world: World, batch: Batch) -> dict[tuple[int, int], str]:
     """The text of each piece, by its sequence and the token at which it begins."""
     found = {}
-    for number, (ids, docs) in enumerate(zip(batch["input_ids"].tolist(), batch["document_ids"].tolist(), strict=True)):
+    for number, (ids, docs) in enumerate(zip(batch["input_ids"].tolist(), batch.document_ids.tolist(), strict=True)):
         for document in range(1, max(docs) + 1):
             start = docs.index(document)
             own = [i for i, d in zip(ids, docs, strict=True) if d == document]
@@ -129,26 +130,28 @@ def test_tokens_are_as_the_packer_of_texts_gives_them(world: World, method: str)
     }
     for batch in batches:
         assert batch["input_ids"].shape == batch["labels"].shape == batch["position_ids"].shape == (2, SIZE)
-        docs, positions = batch["document_ids"], batch["position_ids"]
-        assert torch.equal(batch["attention_mask"], (docs > 0).long())
-        bounds = batch["cu_seqlens"].tolist()
+        docs, positions = batch.document_ids, batch["position_ids"]
+        assert "attention_mask" not in batch
+        assert batch["use_cache"] is False
+        bounds = batch.cu_seqlens.tolist()
         assert bounds[0] == 0
         assert bounds[-1] == 2 * SIZE
         flat_docs, flat_labels = docs.flatten().tolist(), batch["labels"].flatten().tolist()
         for start, stop in pairwise(bounds):
             assert len(set(flat_docs[start:stop])) == 1
+            assert positions.flatten()[start:stop].tolist() == list(range(stop - start))
             if flat_docs[start]:
-                assert positions.flatten()[start:stop].tolist() == list(range(stop - start))
                 assert flat_labels[start] == -100
             else:
                 assert set(flat_labels[start:stop]) == {-100}
         for text, labels in learned(world, batch) if method != "concat" else ():
             assert labels == plain[names_in(text)[-1]]
-        assert batch["max_seqlen"] == max(b - a for a, b in pairwise(bounds))
+        assert batch.max_seqlen == max(b - a for a, b in pairwise(bounds))
 
 
-def learned(world: World, batch: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for ids, docs, labels in zip(*(batch[k].tolist() for k in ("input_ids", "document_ids", "labels")), strict=True):
+def learned(world: World, batch: Batch) -> Iterable[tuple[str, str]]:
+    found = (batch["input_ids"], batch.document_ids, batch["labels"])
+    for ids, docs, labels in zip(*(one.tolist() for one in found), strict=True):
         for document in range(1, max(docs) + 1):
             own = [(i, label) for i, d, label in zip(ids, docs, labels, strict=True) if d == document]
             assert all(label in (-100, i) for i, label in own)
@@ -162,7 +165,7 @@ def learned(world: World, batch: Mapping[str, Any]) -> Iterable[tuple[str, str]]
 def test_room_is_counted_with_what_media_take(world: World, method: str) -> None:
     batches = list(packed(world.make(**MIXED), pack=method))
     for batch in batches:
-        wanted = batch["attention_mask"].sum(1)
+        wanted = (batch.document_ids > 0).sum(1)
         for name, cost in (("image_index", 20), ("video_index", 10), ("audio_index", 1)):
             counts = batch.get("video_frames") if name == "video_index" else None
             if name == "audio_index" and name in batch:
@@ -181,7 +184,7 @@ def test_a_sequence_is_fuller_than_a_sample(world: World) -> None:
     stats = loader.stats()
     assert stats["samples"] == 100
     assert stats["fill"] > 0.9
-    assert stats["expanded_tokens"] == stats["tokens"] == sum(int(b["attention_mask"].sum()) for b in batches)
+    assert stats["expanded_tokens"] == stats["tokens"] == sum(int((b.document_ids > 0).sum()) for b in batches)
     assert stats["sequences"] <= 50
     with pytest.raises(TypeError, match="not known before it is read"):
         len(loader)
@@ -409,7 +412,7 @@ def test_costs_are_declared_by_kind_or_by_a_function(world: World) -> None:
         return 50 if sample.get("image") is not None else 0
 
     (batch,) = packed(world.make(["vision"], max_per_epoch=2, sample_repeat=1), media_tokens=each)
-    assert batch["expanded_lengths"].sum() == batch["attention_mask"].sum() + 100
+    assert batch["expanded_lengths"].sum() == (batch.document_ids > 0).sum() + 100
     for wrong in (lambda sample: "3", lambda sample: -1, lambda sample: sample["nothing"]):
         with pytest.raises(DataError, match="media_tokens") as caught:
             list(packed(world.make(["vision"]), media_tokens=wrong))
@@ -765,5 +768,5 @@ def test_speech_rows_are_packed_by_their_seconds(world: World) -> None:
         memory.make(configs=configs, max_per_epoch=2, sample_repeat=1), media_tokens={"audio_second": 1000}
     )
     lengths = batch["audio_lengths"].tolist()
-    tokens = int(batch["attention_mask"].sum())
+    tokens = int((batch.document_ids > 0).sum())
     assert batch["expanded_lengths"].sum() == tokens + sum(-(-length * 1000 // RATE) for length in lengths)

@@ -253,7 +253,16 @@ def test_an_open_tokenizer_is_taken_as_it_is(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"tokenizer": ""}, {"tokenizer": "a\0"}, {"bos": 1}, {"eos": "yes"}, {"backend": "rust"}, {"column": ""}]
+    [
+        {"tokenizer": ""},
+        {"tokenizer": "a\0"},
+        {"bos": 1},
+        {"bos": "<s>"},
+        {"eos": 1},
+        {"eos": ""},
+        {"backend": "rust"},
+        {"column": ""},
+    ]
     + [{"threads": n} for n in (0, True, 1.5, 2000)],
 )
 def test_a_description_that_means_nothing_is_refused(wrong: dict[str, Any]) -> None:

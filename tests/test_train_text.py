@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headrace.batch import Batch
 from headrace.testing.corpus import document, write_corpus
 from headrace.testing.tokenizers import write_tokenizer
 from headrace.tools.train_text import GPT, Shape, checkpoints, document_mask, learning_rate, loss_of, save
@@ -22,23 +23,21 @@ ROOT = Path(__file__).parent.parent
 SHAPE = Shape(vocab=50, seq_len=16, width=16, layers=2, heads=2)
 
 
-def packed(*lengths: int, seed: int = 0) -> dict[str, Tensor]:
+def packed(*lengths: int, seed: int = 0) -> Batch:
     """One sequence of documents with random tokens."""
     torch.manual_seed(seed)
     ids = torch.randint(50, (1, sum(lengths)))
     labels = ids.clone()
     labels[0, [sum(lengths[:i]) for i in range(len(lengths))]] = -100
-    return {
-        "input_ids": ids,
-        "labels": labels,
-        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
-        "document_ids": torch.repeat_interleave(torch.arange(1, len(lengths) + 1), torch.tensor(lengths))[None],
-    }
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    batch = Batch({"input_ids": ids, "labels": labels, "position_ids": positions})
+    batch.document_ids = torch.repeat_interleave(torch.arange(1, len(lengths) + 1), torch.tensor(lengths))[None]
+    return batch
 
 
-def logits(model: GPT, batch: dict[str, Tensor]) -> Tensor:
+def logits(model: GPT, batch: Batch) -> Tensor:
     with torch.no_grad():
-        out: Tensor = model(batch["input_ids"], batch["position_ids"], batch["document_ids"])
+        out: Tensor = model(batch["input_ids"], batch["position_ids"], batch.document_ids)
     return out[0]
 
 
@@ -53,7 +52,8 @@ def model() -> GPT:
 
 def test_a_document_reads_the_same_alone_and_packed_behind_others(model: GPT) -> None:
     batch = packed(5, 7, 4)
-    second = {name: value[:, 5:12] for name, value in batch.items()}
+    second = Batch({name: value[:, 5:12] for name, value in batch.items()})
+    second.document_ids = batch.document_ids[:, 5:12]
     assert torch.allclose(logits(model, batch)[5:12], logits(model, second), atol=1e-6)
 
 
@@ -67,8 +67,8 @@ def test_a_token_changes_only_what_comes_after_it_in_its_document(model: GPT) ->
 
 def test_padding_looks_at_something_so_that_no_logit_is_lost(model: GPT) -> None:
     batch = packed(5, 3)
-    batch["document_ids"][0, 5:] = 0
-    assert document_mask(batch["document_ids"]).any(-1).all()
+    batch.document_ids[0, 5:] = 0
+    assert document_mask(batch.document_ids).any(-1).all()
     assert logits(model, batch).isfinite().all()
 
 

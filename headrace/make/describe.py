@@ -19,8 +19,9 @@ class Tokenize:
     """A folder with a tokenizer.json, such a file, or a model on the Hub."""
     bos: bool | None = None
     """Begin each document with the bos token; None: only where the tokenizer does so by itself."""
-    eos: bool | None = None
-    """End each document with the eos token; None: wherever the tokenizer has one."""
+    eos: bool | str | None = None
+    """End each document with the tokenizer's eos token (True), with this token ("<|endoftext|>"), or with none (False).
+    None: with the tokenizer's own, which must then be known."""
     backend: Backend = "auto"
     """`reference` is the tokenizers library, `fast` is fastokens; `auto` takes the fast one while it gives the same."""
     column: str | None = None
@@ -34,9 +35,13 @@ class Tokenize:
                 f"tokenizer={shown(self.tokenizer)!r}: the path of a folder with a tokenizer.json, of such a file, or "
                 f"the name of a model on the Hub like 'org/name' is expected"
             )
-        for name, value in (("bos", self.bos), ("eos", self.eos)):
-            if not (value is None or isinstance(value, bool)):
-                raise SpecError(f"{name}={shown(value)!r}: it is true, false, or left out to do as the tokenizer does")
+        if not (self.bos is None or isinstance(self.bos, bool)):
+            raise SpecError(f"bos={shown(self.bos)!r}: it is true, false, or left out to do as the tokenizer does")
+        if not (self.eos is None or isinstance(self.eos, bool) or (isinstance(self.eos, str) and self.eos)):
+            raise SpecError(
+                f"eos={shown(self.eos)!r}: it is a token like '<|endoftext|>', true, false, or left out to do as the "
+                f"tokenizer does"
+            )
         if self.backend not in BACKENDS:
             raise SpecError(f"backend={shown(self.backend)!r} is not a backend; backends: {', '.join(BACKENDS)}")
         if self.column is not None and (not isinstance(self.column, str) or not self.column):

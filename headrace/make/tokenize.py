@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     Places: TypeAlias = NDArray[np.int64]
     """[tokens, 2]"""
 
-log = logging.getLogger(__name__)
+MOST_SHOWN = 8
+"""Special tokens of a tokenizer that a message lists."""
 
 
 class TextError(DataError):
@@ -65,7 +66,8 @@ class Tokenizer:
         """One more than the highest id."""
         before, after = _template(tokenizer)
         self.bos_id = self._id(names.bos) if names.bos else next(iter(before), None)
-        self.eos_id = self._id(names.eos) if names.eos else next(reversed(after), None)
+        own = how.eos if isinstance(how.eos, str) else names.eos
+        self.eos_id = self._id(own) if own else next(reversed(after), None)
         self.pad_id = self._id(names.pad) if names.pad else None
         self._before, self._after = self._start(before), self._end(after)
         self._fingerprint = ""
@@ -78,6 +80,21 @@ class Tokenizer:
     def backend(self) -> str:
         """Which library is at work: `reference` or `fast`."""
         return "fast" if getattr(self._encoder, "is_fast", False) else "reference"
+
+    @property
+    def needs_eos(self) -> bool:
+        """Whether nobody said what documents end with: neither the tokenizer nor the description."""
+        return self.how.eos is None and self.eos_id is None
+
+    def ask_for_eos(self) -> SpecError:
+        """What to say where documents are packed and `needs_eos`."""
+        special = [shown(token.content) for token in self._tokenizer.get_added_tokens_decoder().values()]
+        there = f" Its special tokens are {', '.join(special[:MOST_SHOWN])}." if special else ""
+        return SpecError(
+            f"the tokenizer {shown(self.how.tokenizer)!r} names no end-of-document token, so packed documents would "
+            f'run into each other.{there} Give the one to end documents with, for example eos="<|endoftext|>" '
+            f"(in YAML under tokenize), or eos=False to pack without one"
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -169,12 +186,18 @@ class Tokenizer:
         """What every document ends with; `after`: what the post-processor puts there."""
         if self.how.eos is False:
             return []
+        if self.eos_id is None and isinstance(self.how.eos, str):
+            raise self._no_such_eos(self.how.eos)
         if self.eos_id is None and (self.how.eos or self._names.eos):
             raise _no_token("eos", self._names.eos)
         if self.eos_id is None:
-            log.info("the tokenizer names no eos token: documents follow each other without one")
             return after
         return after if self.eos_id in after else [self.eos_id]
+
+    def _no_such_eos(self, eos: str) -> SpecError:
+        close = get_close_matches(eos, self._tokenizer.get_vocab(with_added_tokens=True), n=1)
+        way = f"did you mean {shown(close[0])!r}?" if close else "give one of its tokens, or eos=False for none"
+        return SpecError(f"eos={shown(eos)!r}: the tokenizer's vocabulary has no such token; {way}")
 
 
 def name_of(tokenizer: Any) -> str:
@@ -257,9 +280,8 @@ def _check(texts: Sequence[str]) -> None:
 
 def _no_token(kind: str, name: str | None) -> SpecError:
     if name is None:
-        return SpecError(
-            f"{kind}=True, and the tokenizer has no {kind} token; leave {kind} out, or name one in {CONFIG}"
-        )
+        way = "leave bos out" if kind == "bos" else 'name the token, for example eos="<|endoftext|>", or set eos=False'
+        return SpecError(f"{kind}=True, and the tokenizer has no {kind} token; {way}, or name one in {CONFIG}")
     return SpecError(
         f"the tokenizer names {shown(name)!r} as its {kind} token, and its vocabulary has no such token; correct "
         f"{CONFIG}, or open it with transformers and give the object, or set {kind}=False"

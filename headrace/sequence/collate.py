@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """The label that torch's losses skip."""
-TENSORS = ("input_ids", "labels", "attention_mask", "position_ids", "document_ids")
+INPUTS = ("input_ids", "labels", "position_ids")
+"""The tensors of a packed batch that models take."""
+COLUMNS = (*INPUTS, "document_ids")
+"""All tensors of a packed batch that have a value for each token."""
 
 
 def collate_packed(
@@ -25,9 +28,12 @@ def collate_packed(
     """A batch of `rows` sequences; where there are fewer, the others are padding. `names` are the sources' specs.
 
     Labels are not shifted. No label: the first token of a piece (nothing before it to predict it from), context,
-    padding, and what the sample says is not learned. Positions start again with each piece; document ids count the
-    pieces of a sequence from 1, padding is 0. `cu_seqlens` runs over the tokens of all sequences, the padding of each
-    a segment of its own, so that it ends at their number.
+    padding, and what the sample says is not learned. Positions start again with each piece, and with the padding, which
+    is a document of its own; document ids count the pieces of a sequence from 1, padding is 0. `cu_seqlens` runs over
+    the tokens of all sequences, so that it ends at their number.
+
+    There is no attention mask, and `use_cache` is False: Transformers finds documents in the positions only where it
+    gets no mask and makes no cache.
     """
     import numpy as np
     import torch
@@ -39,8 +45,8 @@ def collate_packed(
     num_tokens, num_bounds = num_rows * seq_len, len(segments) + 1
     # One piece of memory for all tensors: a DataLoader's worker hands each piece over by a file descriptor, which costs
     # more than the bytes in it.
-    memory = np.empty(len(TENSORS) * num_tokens + (num_bounds + 1) // 2, dtype=np.int64)
-    columns = memory[: len(TENSORS) * num_tokens].reshape(len(TENSORS), num_tokens)
+    memory = np.empty(len(COLUMNS) * num_tokens + (num_bounds + 1) // 2, dtype=np.int64)
+    columns = memory[: len(COLUMNS) * num_tokens].reshape(len(COLUMNS), num_tokens)
     memory[columns.size :] = 0
     bounds = memory[columns.size :].view(np.int32)[:num_bounds]
     sizes = [len(tokens) for tokens, _, _, _ in segments]
@@ -48,13 +54,17 @@ def collate_packed(
     if segments:
         _fill(columns, segments, sizes, bounds.tolist())
     whole = torch.from_numpy(memory)
-    tensors = whole[: columns.size].view(len(TENSORS), num_rows, seq_len)
+    tensors = whole[: columns.size].view(len(COLUMNS), num_rows, seq_len)
     # `.data`, because views count changes together, and a write into labels would then spoil a backward pass that
     # needs input_ids.
-    items: dict[str, Any] = {name: tensor.data for name, tensor in zip(TENSORS, tensors, strict=True)}
-    items["cu_seqlens"] = whole[columns.size :].view(torch.int32)[:num_bounds].data
-    items["max_seqlen"] = max(sizes, default=0)
-    return Batch.of_pieces(items, [tuple([_place(piece, names) for piece in sequence]) for sequence in sequences])
+    filled = {name: tensor.data for name, tensor in zip(COLUMNS, tensors, strict=True)}
+    items: dict[str, Any] = {name: filled[name] for name in INPUTS}
+    items["use_cache"] = False
+    batch = Batch.of_pieces(items, [tuple([_place(piece, names) for piece in sequence]) for sequence in sequences])
+    batch.document_ids = filled["document_ids"]
+    batch.cu_seqlens = whole[columns.size :].view(torch.int32)[:num_bounds].data
+    batch.max_seqlen = max(sizes, default=0)
+    return batch
 
 
 Segment = tuple["NDArray[np.int32]", "NDArray[np.bool_] | None", int, int]
@@ -80,7 +90,7 @@ def _segments(sequences: Sequence[Sequence[Piece]], seq_len: int, pad_id: int) -
 def _fill(columns: NDArray[np.int64], segments: list[Segment], sizes: list[int], bounds: list[int]) -> None:
     import numpy as np
 
-    input_ids, labels, attention_mask, position_ids, document_ids = columns
+    input_ids, labels, position_ids, document_ids = columns
     np.concatenate([tokens for tokens, _, _, _ in segments], out=input_ids)
     labels[:] = input_ids
     for start, (_, _, _, ignored) in zip(bounds, segments, strict=False):
@@ -90,11 +100,8 @@ def _fill(columns: NDArray[np.int64], segments: list[Segment], sizes: list[int],
         learned = [every[:size] if s[1] is None else s[1] for s, size in zip(segments, sizes, strict=True)]
         np.putmask(labels, ~np.concatenate(learned), IGNORED)
     counting = np.arange(max(sizes))
-    zeros = np.zeros(max(sizes), dtype=np.int64)
-    positions = [(counting if s[2] else zeros)[:size] for s, size in zip(segments, sizes, strict=True)]
-    np.concatenate(positions, out=position_ids)
+    np.concatenate([counting[:size] for size in sizes], out=position_ids)
     document_ids[:] = np.repeat([number for _, _, number, _ in segments], sizes)
-    np.minimum(document_ids, 1, out=attention_mask)
 
 
 def _place(piece: Piece, names: Sequence[str]) -> tuple[str, int, str, int, int, int, int]:
@@ -129,11 +136,13 @@ def _stacked(values: list[Any]) -> Any:
 
 def as_pad(batch: Batch) -> Batch:
     """The same batch with nothing to learn from, for a step in which there is no other."""
-    out = batch.copy()
-    out.pad = True
-    if batch.packed:
+    if not batch.packed:
+        out = batch.copy()
+    else:
         # In memory of its own: what was sent to the trainer is shared with it, and it may write there.
         memo: dict[int, Any] = {}
+        out = batch.with_attributes(lambda value: copy.deepcopy(value, memo))
         out.update({name: copy.deepcopy(value, memo) for name, value in batch.items()})
         out["labels"].fill_(IGNORED)
+    out.pad = True
     return out

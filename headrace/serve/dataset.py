@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
-
 from headrace.batch import Batch
 from headrace.errors import SpecError, StateError, shown
 from headrace.serve.epoch import epoch_start
@@ -17,6 +15,7 @@ from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
 from headrace.serve.worker import Job, Maker
 from headrace.stage import State
+from headrace.torch_data import IterableDataset, get_worker_info
 
 FORMAT = 1
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from headrace.batch import Batch
 from headrace.errors import SpecError, shown
 
 if TYPE_CHECKING:
@@ -141,8 +143,8 @@ def _device(given: str | torch.device) -> torch.device:
 
 
 def _moved(batch: B, move: Callable[[torch.Tensor], torch.Tensor]) -> B:
-    """A batch of the same class with the same attributes."""
-    made = copy(batch)
+    """A batch of the same class with the same attributes, those that are tensors moved too."""
+    made = batch.with_attributes(partial(_moved_value, move=move)) if isinstance(batch, Batch) else copy(batch)
     for name, value in batch.items():
         made[name] = _moved_value(value, move)
     return made

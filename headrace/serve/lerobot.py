@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch.utils.data import IterableDataset, get_worker_info
-
 from headrace.catalog.frames import Frames
 from headrace.catalog.source import Source
 from headrace.errors import SpecError, StateError, shown
@@ -35,6 +33,7 @@ from headrace.serve.state import Saved, canonical
 from headrace.serve.turnstile import Entry, Turnstile
 from headrace.serve.worker import Job
 from headrace.stage import State
+from headrace.torch_data import IterableDataset, get_worker_info
 
 if TYPE_CHECKING:
     from headrace.lerobot.meta import Meta

@@ -174,7 +174,18 @@ class Pipeline:
 
     @cached_property
     def prepares(self) -> list[Prepare]:
-        return [self._prepare(i) for i in range(len(self.recipe.parts))]
+        found = [self._prepare(i) for i in range(len(self.recipe.parts))]
+        self._check_ends(found)
+        return found
+
+    def _check_ends(self, prepares: Sequence[Prepare]) -> None:
+        """Texts are packed only where it is said what ends each of them. A run that began without goes on without."""
+        if self.tokenizer is None or self.samples is not None or not self.tokenizer.needs_eos:
+            return
+        texts = [i for i, prepare in enumerate(prepares) if not isinstance(prepare, FromIds)]
+        kept = {i: self._kept.get(self.recipe.parts[i].name) for i in texts}
+        if texts and not any(fact and fact.prepare == self._mark(i, prepares[i]) for i, fact in kept.items()):
+            raise self.tokenizer.ask_for_eos()
 
     def _prepare(self, i: int) -> Prepare:
         recipe, source = self.recipe, self.recipe.parts[i].source
@@ -204,16 +215,16 @@ class Pipeline:
 
     @cached_property
     def prepare_marks(self) -> list[str]:
-        marks = []
-        for i, prepare in enumerate(self.prepares):
-            tokenized = self.tokenizer is not None and not isinstance(prepare, FromIds)
-            tokenizer = self.tokenizer.fingerprint if self.tokenizer and tokenized else ""
-            formatted = [prepare.name] if hasattr(prepare, "name") else []
-            if self.samples is not None:
-                formatted = [self.samples.mark(i)]
-            text = "\n".join([type(prepare).__name__, tokenizer, *(prepare.columns or []), *formatted])
-            marks.append(hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
-        return marks
+        return [self._mark(i, prepare) for i, prepare in enumerate(self.prepares)]
+
+    def _mark(self, i: int, prepare: Prepare) -> str:
+        tokenized = self.tokenizer is not None and not isinstance(prepare, FromIds)
+        tokenizer = self.tokenizer.fingerprint if self.tokenizer and tokenized else ""
+        formatted = [prepare.name] if hasattr(prepare, "name") else []
+        if self.samples is not None:
+            formatted = [self.samples.mark(i)]
+        text = "\n".join([type(prepare).__name__, tokenizer, *(prepare.columns or []), *formatted])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     @cached_property
     def pad_id(self) -> int:

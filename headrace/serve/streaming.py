@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
-
 from headrace.errors import SpecError, shown
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.files import publish_json
@@ -42,6 +40,7 @@ from headrace.serve.state import Saved
 from headrace.serve.state_file import is_missing, read_state
 from headrace.serve.worker import Maker
 from headrace.stage import State
+from headrace.torch_data import IterableDataset, get_worker_info
 
 
 class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
@@ -313,11 +312,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         It goes on from where we are, and is from now on what our state tells of.
 
         `pack`: several samples share a sequence of `seq_len` tokens (default: `max_length`), as documents do for
-        `headrace.load`: `best_fit`, `concat`, or `none`. Positions restart, `document_ids` and `cu_seqlens` say where.
-        A sample with media stays in one sequence; `image_index[k]` is then the sequence that image k belongs to, and
-        the token at which its sample begins there. Room is counted with what media become in the model:
-        `media_tokens` of an `image`, a `video_frame`, an `audio_second`, of an `audio` whose length is not in its row;
-        or a function of what the formatter gave. `expanded_lengths` has the sums.
+        `headrace.load`: `best_fit`, `concat`, or `none`. Positions restart with each sample, and there is no attention
+        mask; `batch.document_ids` and `batch.cu_seqlens` say where samples begin. A sample with media stays in one
+        sequence; `image_index[k]` is then the sequence that image k belongs to, and the token at which its sample
+        begins there. Room is counted with what media become in the model: `media_tokens` of an `image`, a
+        `video_frame`, an `audio_second`, of an `audio` whose length is not in its row; or a function of what the
+        formatter gave. `expanded_lengths` has the sums.
 
             dataset.loader(4, pack="best_fit", seq_len=4096, media_tokens={"image": 576})
         """

@@ -91,8 +91,8 @@ class Tokens(Rows):
 
     def entries(self, batch: Batch) -> list[Any]:
         found = []
-        for ids, mask, spans in zip(batch["input_ids"], batch["attention_mask"], batch.spans, strict=True):
-            tokens = ids[mask == 1].tolist()
+        for ids, documents, spans in zip(batch["input_ids"], batch.document_ids, batch.spans, strict=True):
+            tokens = ids[documents > 0].tolist()
             at = 0
             for span in spans:
                 piece = tokens[at : at + span.stop - span.start]
