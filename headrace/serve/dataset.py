@@ -50,6 +50,12 @@ class LaneDataset(IterableDataset[Batch]):
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
         if epoch != self._place.epoch:
+            limited = [part.name for part in self._pipeline.recipe.parts if part.tokens is not None]
+            if limited and not self._pipeline.is_endless:
+                raise SpecError(
+                    f"set_epoch({epoch}): {shown(limited[0])} has a limit in tokens, which counts over all epochs, and "
+                    f"what the workers of a DataLoader gave is not known here; iterate over the headrace.Loader itself"
+                )
             self._place = epoch_start(self._pipeline, self._place, epoch)
 
     def _job(self) -> Job:

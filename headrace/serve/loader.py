@@ -19,9 +19,9 @@ from headrace.batch import Batch
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.serve.budgets import check_memory, tell_layout
 from headrace.serve.crew import Crew
-from headrace.serve.epoch import epoch_steps, first_place, next_epoch
+from headrace.serve.epoch import epoch_steps, first_place, next_epoch, token_counts, with_token_counts
 from headrace.serve.offsets import from_offsets, is_offsets
-from headrace.serve.peers import Peers, group_is_up
+from headrace.serve.peers import Peers, Tally, group_is_up
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, entries, log_places, placed, readable, saved_of
 from headrace.serve.state import Saved
@@ -69,6 +69,8 @@ class Loader:
         self._live: weakref.ref[Steps] | None = None
         self._crew: Crew | None = None
         self._peers: Peers | None = None
+        self._tally: Tally | None = None
+        """What other ranks say of the tokens that their lanes gave, until it is read."""
         self._jobs = 0
 
     # --- batches
@@ -97,7 +99,7 @@ class Loader:
     def ended(self) -> Place:
         """Where we are when the trainer's epoch is over. The iterator, which calls this, goes there."""
         self._history.clear()
-        return next_epoch(self.pipeline, self.place)
+        return self._begun(next_epoch(self.pipeline, self.place))
 
     def set_epoch(self, epoch: int) -> None:
         """To the start of an epoch; nothing where it is the current one. An endless run goes on where it is."""
@@ -105,8 +107,15 @@ class Loader:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
         if epoch != self.place.epoch:
             self._no_iterator("set_epoch")
-            self._place = next_epoch(self.pipeline, self.place, epoch)
+            self._place = self._begun(next_epoch(self.pipeline, self.place, epoch))
             self._history.clear()
+
+    def _begun(self, place: Place) -> Place:
+        """The start of an epoch. A rank may get lanes there that were another's, and token limits go on in them."""
+        counts = token_counts(self.pipeline, place) if self.ranks > 1 and self._peers is not None else None
+        if counts is not None:
+            self._tally = self.peers().tally(counts)
+        return place
 
     # --- who makes them
 
@@ -152,6 +161,9 @@ class Loader:
             self.pipeline.fix(lanes)
             self._check_memory(self.pipeline, lanes)
             self._place = first_place(self.pipeline, lanes)
+        if self._tally is not None:
+            self._place = with_token_counts(self._place, self._tally.answer())
+            self._tally = None
         return self._place
 
     @place.setter
@@ -183,7 +195,7 @@ class Loader:
             pipeline = self._given.resumed(saved.facts, saved.size)
             place = placed(saved, pipeline, self.ranks, self._wanted_lanes())
         self._check_memory(pipeline, len(place.lanes))
-        self.pipeline, self._place = pipeline, place
+        self.pipeline, self._place, self._tally = pipeline, place, None
         self.statistics = Statistics()
         self._history.clear()
         if log.isEnabledFor(logging.INFO):
