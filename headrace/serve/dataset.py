@@ -16,6 +16,7 @@ from headrace.serve.going import job_of, mark
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
 from headrace.serve.worker import Job, Maker
+from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
 
 FORMAT = 1
@@ -35,6 +36,7 @@ class LaneDataset(IterableDataset[Batch]):
         self._loaded: State | None = None
 
     def __iter__(self) -> Iterator[Batch]:
+        self._check_wrappers()
         job = self._job()
         self._let_go()
         self._now = LaneBatches(self._pipeline, job)
@@ -43,10 +45,12 @@ class LaneDataset(IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
+        self._check_wrappers()
         return {**self.__dict__, "_now": None}
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch. Trainers that find this method call it."""
+        self._check_wrappers()
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
         if epoch != self._place.epoch:
@@ -57,6 +61,9 @@ class LaneDataset(IterableDataset[Batch]):
                     f"what the workers of a DataLoader gave is not known here; iterate over the headrace.Loader itself"
                 )
             self._place = epoch_start(self._pipeline, self._place, epoch)
+
+    def _check_wrappers(self) -> None:
+        refuse_second_split(self._pipeline.run.world_size, "dataset")
 
     def _job(self) -> Job:
         """What this process makes, from the start of the epoch or from where a state says."""
