@@ -141,6 +141,7 @@ class Votes:
 
     def __init__(self) -> None:
         self.asked: list[list[bool]] = []
+        self.counted: list[list[list[int]]] = []
 
     def of(self, step: int, yes: bool) -> list[bool]:
         self.asked += [[] for _ in range(step + 1 - len(self.asked))]
@@ -152,11 +153,18 @@ class NearPeers:
     """The peers of one rank, in this process."""
 
     def __init__(self, votes: Votes, ranks: int) -> None:
-        self._votes, self._ranks, self._step = votes, ranks, 0
+        self._votes, self._ranks, self._step, self._tallies = votes, ranks, 0, 0
 
     def ask(self, yes: bool) -> NearVote:
         self._step += 1
         return NearVote(self._votes.of(self._step - 1, yes), self._ranks)
+
+    def tally(self, counts: Sequence[int]) -> NearTally:
+        """Read when all ranks have said theirs."""
+        self._tallies += 1
+        self._votes.counted += [[] for _ in range(self._tallies - len(self._votes.counted))]
+        self._votes.counted[self._tallies - 1].append(list(counts))
+        return NearTally(self._votes.counted[self._tallies - 1], self._ranks)
 
 
 class NearVote(NamedTuple):
@@ -166,6 +174,15 @@ class NearVote(NamedTuple):
     def answer(self) -> bool:
         assert len(self.asked) == self.ranks, "a vote was read before all ranks had voted"
         return any(self.asked)
+
+
+class NearTally(NamedTuple):
+    counted: list[list[int]]
+    ranks: int
+
+    def answer(self) -> list[int]:
+        assert len(self.counted) == self.ranks, "a tally was read before all ranks had said theirs"
+        return [max(counts) for counts in zip(*self.counted, strict=True)]
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ class Ready(NamedTuple):
     shard: str
     row: int
     samples: Samples
+    most: int | None = None
+    """How many of its tokens may be given; None: all of them."""
 
 
 class Prepare(Protocol):

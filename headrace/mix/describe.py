@@ -35,11 +35,14 @@ class Part:
     weight: float = 1.0
     """The part's share of rows or tokens is its weight over the sum of the weights."""
     limit: int | None = None
-    """Rows, over all passes."""
+    """At most so many rows, over the whole run: all passes, epochs and ranks together. Passes are given whole until
+    one reaches the limit; of that one the first rows in its order."""
     tokens: int | None = None
-    """Tokens, over the whole run."""
+    """At most so many tokens, over the whole run: all passes, epochs and ranks together. Lanes share the limit evenly,
+    and the document that reaches a lane's share is cut there; its rest is not given. What `tail="wrap"` repeats is
+    taken from other parts."""
     passes: int | None = None
-    """Passes over the source; it then counts as ended even where others go on."""
+    """At most so many passes over the source, over the whole run; it then counts as ended even where others go on."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Source):

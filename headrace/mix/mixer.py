@@ -32,7 +32,8 @@ class Mixer:
         lanes: int,
         quotas: Sequence[int | None],
     ) -> None:
-        """`weights(m)`: for the micro-batch m that is being filled. `quotas`: tokens of each source for this lane."""
+        """`weights(m)`: for the micro-batch m that is being filled. `quotas`: tokens that each source may give in this
+        lane over the whole run; the document that reaches a quota is cut there."""
         self._feeds, self._weights, self._stop, self._by_tokens = feeds, weights, stop, by_tokens
         self._lane, self._lanes, self._quotas = lane, lanes, quotas
         self._credits: list[int] = []
@@ -59,12 +60,27 @@ class Mixer:
             if not row.samples:
                 self.dropped += 1
                 continue
-            tokens = sum(len(sample.tokens) for sample in row.samples) if self._by_tokens or self._quotas[i] else 0
+            row, tokens = self._cut(i, row)
             if not self._alone:
                 self._credits = settle(self._credits, weights, self._active, i, tokens if self._by_tokens else 1)
             self._tokens[i] += tokens
             return row
         return None
+
+    def _cut(self, i: int, row: Ready) -> tuple[Ready, int]:
+        """The row, cut where its source reaches its quota; and its tokens, where they are counted."""
+        quota = self._quotas[i]
+        if quota is None and not self._by_tokens:
+            return row, 0
+        tokens = sum(len(sample.tokens) for sample in row.samples)
+        if quota is None or tokens <= quota - self._tokens[i]:
+            return row, tokens
+        left = quota - self._tokens[i]
+        return row._replace(most=left), left
+
+    def leave_out_limited(self) -> None:
+        """Take nothing from sources that have a quota: what is repeated would exceed it."""
+        self._quotas = [None if quota is None else 0 for quota in self._quotas]
 
     def _weights_for(self, m: int) -> Sequence[int]:
         """Where the schedule changed since the lane's last micro-batch, nobody owes anybody anything."""
@@ -104,6 +120,28 @@ class Mixer:
             raise StateError(f"off: numbers of ended sources below {n} are expected, not {shown(off)!r}")
         self._credits, self._tokens, self._off = credit, tokens, set(off)
         self._active = [i for i in range(n) if i not in self._off]
+
+
+def share(total: int, lane: int, lanes: int) -> int:
+    """What one of `lanes` lanes has of a total. The shares of all lanes add up to it."""
+    return total * (lane + 1) // lanes - total * lane // lanes
+
+
+def within_shares(counts: Sequence[int], limit: int) -> list[int]:
+    """Token counts of lanes, moved between lanes so that none exceeds its share of `limit` while another has room.
+
+    What the lanes may still give then adds up to what is left of the limit. The total stays the same; what exceeds the
+    limit itself is counted in the first lane.
+    """
+    shares = [share(limit, lane, len(counts)) for lane in range(len(counts))]
+    over = sum(max(0, count - most) for count, most in zip(counts, shares, strict=True))
+    found = []
+    for count, most in zip(counts, shares, strict=True):
+        moved = min(over, max(0, most - count))
+        found.append(min(count, most) + moved)
+        over -= moved
+    found[0] += over
+    return found
 
 
 def _numbers(name: str, state: State, count: int) -> list[int]:

@@ -76,7 +76,10 @@ class Packer(ABC):
         if self._rest:
             return self._rest.popleft()
         row = take()
-        return None if row is None else Part(row, 0, 0, TO_THE_END)
+        if row is None or row.most is None:
+            return None if row is None else Part(row, 0, 0, TO_THE_END)
+        self._rest.extend(_first_tokens(row, row.most))
+        return self._rest.popleft()
 
     def _samples(self, part: Part) -> list[tuple[int, int, int]]:
         """(sample, start, stop) of what a part has."""
@@ -276,6 +279,17 @@ def cut_piece(row: Ready, sub: int, start: int, stop: int, context: int) -> Piec
     return Piece(row.source, row.epoch, row.position, sub, start, stop, context, tokens, loss, row.shard, row.row)
 
 
+def _first_tokens(row: Ready, most: int) -> list[Part]:
+    """The first `most` tokens of a row, sample by sample, so that each part says where it ends."""
+    parts: list[Part] = []
+    for sub, sample in enumerate(row.samples):
+        stop = min(len(sample.tokens), most)
+        if stop:
+            parts.append(Part(row, sub, 0, stop))
+        most -= stop
+    return parts
+
+
 def _on_its_own(piece: Piece) -> Piece:
     """A piece that stays: its tokens would keep the whole block alive that they were made in."""
     if piece.tokens.base is None:
@@ -294,7 +308,7 @@ def addresses(name: str, state: State) -> list[list[int]]:
 def _part(row: Ready, sub: int, start: int, stop: int) -> Part:
     length = len(row.samples[sub].tokens) if 0 <= sub < len(row.samples) else 0
     end = length if stop == TO_THE_END else stop
-    if not 0 <= start < end or end != length:  # what waits always goes to the end of its sample
+    if not 0 <= start < end or end > length:  # it ends before its sample only where a token limit cut the document
         raise StateError(
             f"the state holds tokens {start} to {stop} of sample {sub} of {row.shard}:{row.row}, which has "
             f"{len(row.samples)} samples, this one of {length} tokens; did the data or the tokenizer change?"

@@ -16,6 +16,7 @@ def tell_layout(pipeline: Pipeline, lanes: int) -> None:
         shards = pipeline.counts(i).num_shards
         if shards < lanes:
             log.info("%s: %d lanes share %d shards, each reads its part of them", shown(fact.name), lanes, shards)
+    _tell_small_limits(pipeline, lanes)
     if pipeline.reads_by_range(lanes):
         needed = sum(source.held_bytes(1) for source in pipeline.sources)
         log.warning(
@@ -25,6 +26,21 @@ def tell_layout(pipeline: Pipeline, lanes: int) -> None:
             f"{pipeline.run.disk_bytes():,}",
             f"{needed:,}",
         )
+
+
+def _tell_small_limits(pipeline: Pipeline, lanes: int) -> None:
+    pack = pipeline.recipe.pack
+    for part in pipeline.recipe.parts:
+        if pack is not None and part.tokens is not None and lanes > 1 and part.tokens < lanes * pack.seq_len:
+            log.warning(
+                "%s: tokens=%d is shared by %d lanes, about %d each, which is less than one sequence of %d: a document "
+                "is cut where a lane reaches its share; use fewer lanes or a higher limit for longer pieces",
+                shown(part.name),
+                part.tokens,
+                lanes,
+                part.tokens // lanes,
+                pack.seq_len,
+            )
 
 
 def check_memory(pipeline: Pipeline, lanes: int, budget: int) -> None:

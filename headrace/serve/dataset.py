@@ -14,6 +14,7 @@ from headrace.serve.going import job_of, mark
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
 from headrace.serve.worker import Job, Maker
+from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
@@ -34,6 +35,7 @@ class LaneDataset(IterableDataset[Batch]):
         self._loaded: State | None = None
 
     def __iter__(self) -> Iterator[Batch]:
+        self._check_wrappers()
         job = self._job()
         self._let_go()
         self._now = LaneBatches(self._pipeline, job)
@@ -42,14 +44,25 @@ class LaneDataset(IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
+        self._check_wrappers()
         return {**self.__dict__, "_now": None}
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch. Trainers that find this method call it."""
+        self._check_wrappers()
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
         if epoch != self._place.epoch:
+            limited = [part.name for part in self._pipeline.recipe.parts if part.tokens is not None]
+            if limited and not self._pipeline.is_endless:
+                raise SpecError(
+                    f"set_epoch({epoch}): {shown(limited[0])} has a limit in tokens, which counts over all epochs, and "
+                    f"what the workers of a DataLoader gave is not known here; iterate over the headrace.Loader itself"
+                )
             self._place = epoch_start(self._pipeline, self._place, epoch)
+
+    def _check_wrappers(self) -> None:
+        refuse_second_split(self._pipeline.run.world_size, "dataset")
 
     def _job(self) -> Job:
         """What this process makes, from the start of the epoch or from where a state says."""

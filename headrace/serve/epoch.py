@@ -162,6 +162,8 @@ def epoch_start(pipeline: Pipeline, place: Place, epoch: int) -> Place:
         # What waits for its sequence is there only where the epoch was cut short, by steps_per_epoch.
         names = ("src", "tok", "held", "bad", *(["rest"] if pipeline.samples.packing is not None else []))
         states = [{**one, **{k: old[k] for k in names}} for one, old in zip(states, kept, strict=True)]
+    else:  # limits in tokens hold for the whole run
+        states = [{**one, "tok": json.loads(old)["tok"]} for one, old in zip(states, place.lanes, strict=True)]
     m = -(-place.m // lanes) * lanes  # the same on any number of ranks
     if pipeline.samples is not None:  # a rank knows where its own lanes are: it must have them again
         m += (place.m - m) % pipeline.run.world_size
@@ -172,3 +174,18 @@ def first_place(pipeline: Pipeline, lanes: int) -> Place:
     """Where a run begins."""
     states = [canonical(pipeline.fresh_lane(lane, lanes, 0)) for lane in range(lanes)]
     return Place(lanes=states, m=0, m_plan=0, m_epoch=0, epoch=0)
+
+
+def token_counts(pipeline: Pipeline, place: Place) -> list[int] | None:
+    """Tokens that each lane has given of each source, one after the other; None where no limit depends on them."""
+    if pipeline.is_endless or all(part.tokens is None for part in pipeline.recipe.parts):
+        return None
+    return [count for lane in place.lanes for count in json.loads(lane)["tok"]]
+
+
+def with_token_counts(place: Place, counts: Sequence[int]) -> Place:
+    """The same place with what all ranks know of the tokens of their own lanes."""
+    states = [json.loads(lane) for lane in place.lanes]
+    each = len(states[0]["tok"])
+    found = [{**state, "tok": list(counts[n * each : (n + 1) * each])} for n, state in enumerate(states)]
+    return replace(place, lanes=[canonical(state) for state in found])

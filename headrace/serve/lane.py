@@ -12,7 +12,7 @@ from headrace.batch import Batch
 from headrace.errors import HeadraceError, StateError, shown
 from headrace.make.feed import FIRST_ROWS, CountingFeed, Feed
 from headrace.make.prepare import AsRows, Ready
-from headrace.mix.mixer import Mixer
+from headrace.mix.mixer import Mixer, share
 from headrace.mix.turns import Turns
 from headrace.sequence.collate import IGNORED, collate_packed, collate_rows, one_row
 from headrace.sequence.pack import PACKERS, Packer
@@ -69,7 +69,7 @@ class Lane:
             lane=self.number,
             lanes=self.lanes,
             quotas=[
-                None if part.tokens is None else _share(part.tokens, self.number, self.lanes) for part in recipe.parts
+                None if part.tokens is None else share(part.tokens, self.number, self.lanes) for part in recipe.parts
             ],
         )
         if recipe.pack is None:
@@ -220,6 +220,8 @@ class Lane:
 
     def _other(self, number: int) -> Lane:
         other = Lane(self.pipeline, number, self.lanes, self.epoch)
+        if isinstance(other._mixer, Mixer):
+            other._mixer.leave_out_limited()
         if isinstance(other._packer, SampleBatcher):
             other._packer.picture_size = None  # what it makes may be given more than once
         return other
@@ -307,7 +309,3 @@ def _first_rows(pipeline: Pipeline) -> int:
     if recipe.pack is not None or pipeline.samples is not None:
         return FIRST_ROWS
     return -(-recipe.batch_size // len(recipe.parts))
-
-
-def _share(total: int, lane: int, lanes: int) -> int:
-    return total * (lane + 1) // lanes - total * lane // lanes

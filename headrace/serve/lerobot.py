@@ -32,6 +32,7 @@ from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.state import Saved, canonical
 from headrace.serve.turnstile import Entry, Turnstile
 from headrace.serve.worker import Job
+from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
@@ -132,6 +133,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
+        refuse_second_split(self._run.world_size, "dataset")
         return {**self.__dict__, "_going": None}
 
     # --- what it is
@@ -170,6 +172,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
     # --- items
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        refuse_second_split(self._run.world_size, "dataset")
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         key = self._key()
@@ -302,6 +305,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch; where a state was loaded that lies in it, from there on."""
+        refuse_second_split(self._run.world_size, "dataset")
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
         if self._going is not None and not self._going.is_open:

@@ -19,15 +19,16 @@ from headrace.batch import Batch
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.serve.budgets import check_memory, tell_layout
 from headrace.serve.crew import Crew
-from headrace.serve.epoch import epoch_steps, first_place, next_epoch
+from headrace.serve.epoch import epoch_steps, first_place, next_epoch, token_counts, with_token_counts
 from headrace.serve.offsets import from_offsets, is_offsets, revisions_in
-from headrace.serve.peers import Peers, group_is_up
+from headrace.serve.peers import Peers, Tally, group_is_up
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.readable import entries, log_places
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.state import Saved
 from headrace.serve.statistics import Statistics
 from headrace.serve.steps import Steps
+from headrace.serve.wrappers import Reader, reader, refuse_second_split, refuse_wrapping
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ class Loader:
         self._live: weakref.ref[Steps] | None = None
         self._crew: Crew | None = None
         self._peers: Peers | None = None
+        self._tally: Tally | None = None
+        """What other ranks say of the tokens that their lanes gave, until it is read."""
+        self._reader: Reader | None = None
+        """What iterates over us and may read ahead, until the first batch is delivered to it."""
+        self._ahead: tuple[str, int] | None = None
+        """Who reads batches ahead since the last `iter()`, and how many."""
         self._jobs = 0
         self._read: dict[bytes, State] = {}
         """Receipts that were read for the last state."""
@@ -77,9 +84,12 @@ class Loader:
     # --- batches
 
     def __iter__(self) -> Iterator[Batch]:
-        live = self._iterator()
+        refuse_second_split(self.ranks, "loader")
+        live = self._open_steps()
         if live is not None:
             live.close()
+        self._take_back()
+        self._reader = reader()
         steps = Steps(self, self.place)
         self._live = weakref.ref(steps)
         return steps
@@ -92,6 +102,9 @@ class Loader:
         """Where we are when the trainer has this batch. The iterator, which calls this, goes there."""
         place, lane = self.place, batch.m % len(self.place.lanes)
         self._history.append((place.m, lane, place.lanes[lane]))
+        if self._reader is not None:
+            ahead = self._reader.batches_ahead()
+            self._ahead, self._reader = (self._reader.name, ahead) if ahead else None, None
         self.statistics.count(batch, waited)
         lanes = place.lanes.copy()
         lanes[lane] = receipt
@@ -100,7 +113,8 @@ class Loader:
     def ended(self) -> Place:
         """Where we are when the trainer's epoch is over. The iterator, which calls this, goes there."""
         self._history.clear()
-        return next_epoch(self.pipeline, self.place)
+        self._ahead = None
+        return self._begun(next_epoch(self.pipeline, self.place))
 
     def set_epoch(self, epoch: int) -> None:
         """To the start of an epoch; nothing where it is the current one. An endless run goes on where it is."""
@@ -108,8 +122,16 @@ class Loader:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
         if epoch != self.place.epoch:
             self._no_iterator("set_epoch")
-            self._place = next_epoch(self.pipeline, self.place, epoch)
+            self._place = self._begun(next_epoch(self.pipeline, self.place, epoch))
             self._history.clear()
+            self._ahead = None
+
+    def _begun(self, place: Place) -> Place:
+        """The start of an epoch. A rank may get lanes there that were another's, and token limits go on in them."""
+        counts = token_counts(self.pipeline, place) if self.ranks > 1 and self._peers is not None else None
+        if counts is not None:
+            self._tally = self.peers().tally(counts)
+        return place
 
     # --- who makes them
 
@@ -155,6 +177,9 @@ class Loader:
             self.pipeline.fix(lanes)
             self._check_memory(self.pipeline, lanes)
             self._place = first_place(self.pipeline, lanes)
+        if self._tally is not None:
+            self._place = with_token_counts(self._place, self._tally.answer())
+            self._tally = None
         return self._place
 
     @place.setter
@@ -166,7 +191,12 @@ class Loader:
 
         With several ranks and a process group this is a collective, and gives all ranks the same whole state;
         `gather=False`, or no group: this rank's part, for `merge_states`.
+
+        Under a wrapper that reads batches ahead (Accelerate's loaders; Lightning, where the length is not known) `at`
+        is needed: after the batch that was trained on last, it is `batch.m - rank + ranks`.
         """
+        if at is None:
+            self._refuse_read_ahead()
         place = self.place if at is None else self._back_to(at)
         lanes: list[bytes | None] = [lane if self._is_own(i, place) else None for i, lane in enumerate(place.lanes)]
         if self.ranks > 1 and gather and group_is_up():
@@ -194,9 +224,10 @@ class Loader:
             pipeline = self._given.resumed(saved.facts, saved.size)
             place = placed(saved, pipeline, self.ranks, self._wanted_lanes())
         self._check_memory(pipeline, len(place.lanes))
-        self.pipeline, self._place = pipeline, place
+        self.pipeline, self._place, self._tally = pipeline, place, None
         self.statistics = Statistics()
         self._history.clear()
+        self._ahead = None
         if log.isEnabledFor(logging.INFO):
             log_places(pipeline, self._lane_states(place.lanes))
 
@@ -230,6 +261,31 @@ class Loader:
             raise StateError(f"state_dict(at={at}): what is kept are the steps from m={first} to m={place.m}")
         return replace(place, lanes=lanes, m=m)
 
+    def _refuse_read_ahead(self) -> None:
+        """What was read ahead was delivered, but not to the trainer."""
+        if self._ahead is None or not self._history:
+            return
+        name, count = self._ahead
+        hint = "; with steps_per_epoch= Lightning knows the length and reads nothing ahead"
+        raise StateError(
+            f"state_dict(): {name} reads {count} batch{'es' if count > 1 else ''} ahead, so the state would leave out "
+            f"what the trainer has not received yet; use state_dict(at=m), where m counts the micro-batches that were "
+            f"trained on: batch.m + 1 of the last batch, or batch.m - rank + {self.ranks} on several ranks (one batch "
+            f"back from what was read is at={self._history[-min(count, len(self._history))][0]})"
+            f"{hint if name.startswith('Lightning') else ''}"
+        )
+
+    def _take_back(self) -> None:
+        """A loop that was left while a wrapper read ahead: what it had read and not given on comes again."""
+        if self._ahead is not None and self._history:
+            count = min(self._ahead[1], len(self._history))
+            place = self._back_to(self._history[-count][0])
+            log.info("the loop before was left with a batch that %s had read ahead: it is given again", self._ahead[0])
+            self._place = place
+            for _ in range(count):
+                self._history.pop()
+        self._ahead = None
+
     def _gathered(self, place: Place, own: list[bytes | None]) -> list[bytes | None]:
         found = self.peers().gather((place.m, place.m_plan, place.epoch, self.pipeline.facts, own))
         steps = [one[:3] for one in found]
@@ -243,12 +299,13 @@ class Loader:
             merged = [mine or theirs for mine, theirs in zip(merged, lanes, strict=True)]
         return merged
 
-    def _iterator(self) -> Steps | None:
+    def _open_steps(self) -> Steps | None:
+        """The iterator that is in use. (Lightning sets `_iterator` of any loader that has one to None.)"""
         live = self._live() if self._live is not None else None
         return live if live is not None and live.is_open else None
 
     def _no_iterator(self, what: str) -> None:
-        if self._iterator() is not None:
+        if self._open_steps() is not None:
             raise StateError(
                 f"{what} while an iterator over this loader is in use, which would go on as before; "
                 f"do it before iter(), after the loop, or after loader.close()"
@@ -263,6 +320,7 @@ class Loader:
     @property
     def dataset(self) -> LaneDataset:
         """The same batches for a `torch.utils.data.DataLoader` or `StatefulDataLoader`, with `batch_size=None`."""
+        refuse_wrapping()
         from headrace.serve.dataset import LaneDataset
 
         return LaneDataset(self.pipeline, self.place)
@@ -275,7 +333,7 @@ class Loader:
 
     def close(self) -> None:
         """End workers and threads, close files. State can still be asked for, and iter() begins anew from there."""
-        live = self._iterator()
+        live = self._open_steps()
         if live is not None:
             live.close()
         if self._crew is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -39,6 +40,14 @@ class Peers:
         word = torch.tensor([int(yes)], dtype=torch.int64)
         return Vote(word, dist.all_reduce(word, op=dist.ReduceOp.MAX, group=self._votes, async_op=True))
 
+    def tally(self, counts: Sequence[int]) -> Tally:
+        """Of each count, the largest that any rank has; the answer comes by itself."""
+        import torch
+        import torch.distributed as dist
+
+        numbers = torch.tensor(counts, dtype=torch.int64)
+        return Tally(numbers, dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._votes, async_op=True))
+
 
 class Vote:
     def __init__(self, word: Any, work: Any) -> None:
@@ -47,3 +56,13 @@ class Vote:
     def answer(self) -> bool:
         self._work.wait()
         return bool(self._word.item())
+
+
+class Tally:
+    def __init__(self, numbers: Any, work: Any) -> None:
+        self._numbers, self._work = numbers, work
+
+    def answer(self) -> list[int]:
+        self._work.wait()
+        found: list[int] = self._numbers.tolist()
+        return found

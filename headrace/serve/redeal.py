@@ -12,6 +12,7 @@ from headrace import rng
 from headrace.errors import StateError, shown
 from headrace.fetch.plan import WINDOW_BITS, Order, Range, length, merge, overlap
 from headrace.fetch.pool import Pool, PoolSize
+from headrace.mix.mixer import within_shares
 from headrace.serve.pipeline import Pipeline
 from headrace.stage import State
 
@@ -30,7 +31,7 @@ def redeal(pipeline: Pipeline, lanes: Sequence[State], num_lanes: int) -> tuple[
     credit = [_even([lane["mix"][i] for lane in lanes], num_lanes) for i in range(len(sources))]
     if pipeline.samples is None:  # what a lane owes and is owed adds up to nothing
         credit[0] = [first - sum(one) for first, one in zip(credit[0], zip(*credit, strict=True), strict=True)]
-    tokens = [_even([lane["tok"][i] for lane in lanes], num_lanes) for i in range(len(sources))]
+    tokens = [_tokens(pipeline, i, _even([lane["tok"][i] for lane in lanes], num_lanes)) for i in range(len(sources))]
     pieces = [["held", *piece] for lane in lanes for piece in lane["held"]]
     pieces += [["rest", *piece] for lane in lanes for piece in lane["rest"]]
     dealt: list[State] = []
@@ -51,6 +52,20 @@ def redeal(pipeline: Pipeline, lanes: Sequence[State], num_lanes: int) -> tuple[
             }
         )
     return dealt, origins
+
+
+def within_limits(pipeline: Pipeline, lanes: Sequence[State]) -> list[State]:
+    """Lane states in which no lane has given more tokens than its share of a limit while another has some left.
+
+    Lanes keep to their shares, but a limit may have been lowered since, and earlier versions gave whole documents.
+    """
+    counts = [_tokens(pipeline, i, [lane["tok"][i] for lane in lanes]) for i in range(len(pipeline.recipe.parts))]
+    return [{**lane, "tok": [one[j] for one in counts]} for j, lane in enumerate(lanes)]
+
+
+def _tokens(pipeline: Pipeline, i: int, counts: list[int]) -> list[int]:
+    limit = pipeline.recipe.parts[i].tokens
+    return counts if limit is None else within_shares(counts, limit)
 
 
 def _of_samples(pipeline: Pipeline, lanes: Sequence[State], j: int, parts: int) -> State:

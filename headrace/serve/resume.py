@@ -27,7 +27,7 @@ from headrace.serve.check import (
     turns,
 )
 from headrace.serve.pipeline import Pipeline
-from headrace.serve.redeal import redeal
+from headrace.serve.redeal import redeal, within_limits
 from headrace.serve.state import Saved, canonical
 from headrace.stage import State
 
@@ -61,7 +61,8 @@ def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
     check_turns(saved, states, pipeline)
     pipeline.fix(len(states))
     check_passes(saved, pipeline)
-    states = _fitted(saved, states, pipeline)
+    _tell_new_limits(saved, pipeline)
+    states = within_limits(pipeline, _fitted(saved, states, pipeline))
     check_sources(pipeline, states, saved.epoch)
     check_credits(states)
     states = _looked_at_again(saved, states, pipeline)
@@ -159,6 +160,21 @@ def _fitted(saved: Saved, states: list[State], pipeline: Pipeline) -> list[State
             len(cut_rows),
         )
     return fitted
+
+
+def _tell_new_limits(saved: Saved, pipeline: Pipeline) -> None:
+    if saved.fingerprint == pipeline.recipe.fingerprint():
+        return
+    old = saved.read_recipe()
+    uncounted = {part.name for part in old.parts if part.tokens is None and old.mix.by == "rows"}
+    for part in pipeline.recipe.parts:
+        if part.tokens is not None and part.name in uncounted:
+            log.warning(
+                "resume: %s: tokens=%d counts from here on: the run had no such limit before, and its tokens were not "
+                "counted",
+                shown(part.name),
+                part.tokens,
+            )
 
 
 def _looked_at_again(saved: Saved, states: list[State], pipeline: Pipeline) -> list[State]:

@@ -39,6 +39,7 @@ from headrace.serve.samples import Samples
 from headrace.serve.state import Saved
 from headrace.serve.state_file import is_missing, read_state
 from headrace.serve.worker import Maker
+from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
@@ -194,7 +195,20 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """Yields of an epoch, over all ranks and workers."""
         return self.max_per_epoch * self.sample_repeat
 
+    def __getstate__(self) -> dict[str, Any]:
+        """On its way to a worker."""
+        self._check_wrappers()
+        return self.__dict__
+
+    def _check_wrappers(self) -> None:
+        refuse_second_split(Run.here(cache_dir=self._cache_dir).world_size, "dataset")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Changes nothing: each `iter()` is the next epoch. Trainers call this on datasets that have it."""
+        self._check_wrappers()
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._check_wrappers()
         worker = get_worker_info()
         if worker is None:
             return closed_at_exit(self._given())
