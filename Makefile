@@ -3,8 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH := .venv-bench
+OLDEST := .venv-oldest .venv-oldest-lerobot
 
-.PHONY: demo test tools venv lint unit bench mutants faults chaos clean
+.PHONY: demo test test-oldest tools venv lint unit bench mutants faults chaos clean
 
 demo: venv  ## the main job: train a small model, be killed, resume; two loss curves that lie on each other
 	$(BIN)/headrace demo
@@ -32,6 +33,17 @@ lint: venv
 unit: venv  ## every test, two processes side by side
 	$(BIN)/python tests/side_by_side.py
 
+test-oldest: tools $(OLDEST:=/.installed)  ## the tests that versions of packages matter to, on the oldest ones and on LeRobot's
+	for venv in $(OLDEST); do echo "=== $$venv"; $$venv/bin/python tests/oldest.py || exit 1; done
+
+.venv-oldest/.installed: requirements/oldest.txt
+.venv-oldest-lerobot/.installed: requirements/lerobot.txt
+$(OLDEST:=/.installed): pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -c $(filter requirements/%,$^) -e '.[dev,torch,demo]'
+	$(@D)/bin/pip check
+	touch $@
+
 mutants: venv  ## plants bugs that loaders have had in a copy of the tree, one at a time; each must turn a test red
 	$(BIN)/python tests/trust/plant.py
 
@@ -57,4 +69,4 @@ $(BENCH)/.installed: pyproject.toml constraints.txt
 	touch $(BENCH)/.installed
 
 clean:
-	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis

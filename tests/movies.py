@@ -15,6 +15,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.fetch.media.reformat import to_rgb_options
+
 INSIDE = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"dinf")
 QUIET = "log-level=none"
 
@@ -126,11 +128,12 @@ def joined(*parts: bytes, movflags: str = "faststart") -> bytes:
 
 
 def plain(data: bytes, form: str = "rgb24") -> list[tuple[int | None, NDArray[Any]]]:
-    """All frames of a file as PyAV alone gives them: time and pixels."""
+    """All frames of a file as PyAV alone gives them, told of their colours: time and pixels."""
     with av.open(io.BytesIO(data), "r") as container:
         stream = container.streams.video[0]
         stream.thread_count = 1
-        return [(frame.pts, frame.to_ndarray(format=form)) for frame in container.decode(stream)]
+        frames = [(frame, to_rgb_options(frame) if form == "rgb24" else {}) for frame in container.decode(stream)]
+        return [(frame.pts, frame.to_ndarray(format=form, **options)) for frame, options in frames]
 
 
 def box(kind: bytes, body: bytes) -> bytes:

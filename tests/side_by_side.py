@@ -29,11 +29,15 @@ _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error|errors|deselected|xfail
 
 
 def main(options: list[str]) -> int:
+    return run(sorted(TESTS.rglob("test_*.py")), options)
+
+
+def run(files: list[Path], options: list[str], *, alone: bool = True) -> int:
+    """`alone`: also the tests that are to have the machine to themselves."""
     # Tests that know their neighbours stay together: one process loads what they share once.
-    files = sorted(TESTS.rglob("test_*.py"))
     lots = [lot for i in range(LOTS) if (lot := files[i * len(files) // LOTS : (i + 1) * len(files) // LOTS])]
     waiting = deque(["-m", "not alone", *map(str, lot), *options] for lot in lots)
-    tally = Tally(len(lots) + 1)
+    tally = Tally(len(lots) + alone)
 
     def work() -> None:
         with suppress(IndexError):
@@ -46,7 +50,8 @@ def main(options: list[str]) -> int:
     try:
         for thread in threads:
             thread.join()
-        tally.run(["-m", "alone", str(TESTS), *options])
+        if alone:
+            tally.run(["-m", "alone", str(TESTS), *options])
     finally:
         waiting.clear()  # an interrupt ends the lots that run, and begins no more
     return tally.judge()

@@ -6,12 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from pages import PAGES, ROOT, name
 
 from headrace.testing import LocalHub, write_parquet, write_robot_dataset
 from headrace.testing.tokenizers import write_tokenizer
-
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_example_in_the_readme_runs_as_it_stands(
@@ -50,7 +48,7 @@ def test_the_example_with_robots_runs_as_it_stands(
     assert "16" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 from huggingface_hub import HfApi, HfFileSystem, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
+    EntryNotFoundError,
     GatedRepoError,
-    RemoteEntryNotFoundError,
+    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -95,7 +96,7 @@ def test_a_tree_lists_each_folder_alone_or_with_all_below_it(hub: LocalHub) -> N
     ]  # fmt: skip
     assert listing("data", False) == ["data/deep", "data/train-00000.bin"]
     assert listing("data/deep", True) == ["data/deep/er", "data/deep/er/odd #1 %.txt"]
-    with pytest.raises(RemoteEntryNotFoundError):
+    with pytest.raises(EntryNotFoundError):
         listing("nowhere", True)
 
 
@@ -159,8 +160,9 @@ def test_what_is_missing_raises_the_clients_own_errors(hub: LocalHub) -> None:
             api.dataset_info("me/nothing", token=token)
     with pytest.raises(RevisionNotFoundError):
         api.dataset_info("me/rows", revision="0" * 40)
-    with pytest.raises(RemoteEntryNotFoundError):
+    with pytest.raises(EntryNotFoundError) as caught:
         hf_hub_download("me/rows", "no.txt", repo_type="dataset", endpoint=hub.endpoint)
+    assert not isinstance(caught.value, LocalEntryNotFoundError)  # which means that the Hub was not asked
 
 
 def test_a_renamed_repo_redirects_its_api_and_its_files(hub: LocalHub, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from media_files import clip, encoded, photo, sound, tone
 
+from headrace import floors
 from headrace.catalog import plain
 from headrace.errors import DataError, HeadraceError, NotAllowed, NotFound, Refused, SpecError
-from headrace.fetch.media import floors, paths
+from headrace.fetch.media import paths
 from headrace.fetch.media.load import load_audio, load_image, load_image_tensor, load_video
 from headrace.fetch.media.policy import MediaPolicy, open_media
 
@@ -224,6 +225,8 @@ class TestFloors:
             ("Pillow", "13.0.0", False),
             ("Pillow", "13.1", False),
             ("Pillow", "12.99.9", True),
+            ("urllib3", "2.4.0", True),
+            ("urllib3", "2.5.0", False),
             ("FFmpeg", "8.1.2", True),
             ("FFmpeg", "8.1.3", False),
             ("FFmpeg", "n9.0-dev", False),

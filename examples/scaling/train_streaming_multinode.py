@@ -1,6 +1,6 @@
 """Behaviour cloning on streamed robot episodes, on any number of nodes. Kill it at any moment; --resume goes on.
 
-    python examples/scaling/train_streaming_multinode.py --out run                       # data made here, one process
+    python examples/scaling/train_streaming_multinode.py --out small                     # data made here, one process
     torchrun --nproc-per-node=2 examples/scaling/train_streaming_multinode.py org/name --out run --workers 4
     torchrun --nproc-per-node=2 examples/scaling/train_streaming_multinode.py org/name --out run --workers 4 --resume
     torchrun --nproc-per-node=2 examples/scaling/train_streaming_multinode.py org/name --workers 4 --dummy

@@ -11,6 +11,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -20,6 +21,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from headrace.catalog.stop import Cover
 from headrace.errors import NotAllowed, SpecError, plain_url
+from headrace.floors import note_floor
 
 
 def is_loopback(host: str | None) -> bool:
@@ -133,6 +135,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 def _new_manager(proxy: str | None) -> urllib3.PoolManager:
+    note_floor("urllib3", metadata.version("urllib3"))
     context = tls_context()
     if proxy is None:
         manager = urllib3.PoolManager(num_pools=16, maxsize=8, ssl_context=context)

@@ -59,6 +59,8 @@ def _begin(meta: Any, columns: list[str] | None) -> Exception | None:
     try:
         file = pq.ParquetFile(pa.PythonFile(_Blank(1 << 62), mode="r"), metadata=meta, pre_buffer=True)
         groups = list(range(meta.num_row_groups))
+        if not groups:
+            return None  # there is no column to look at, and pyarrow 18 fails to read no row groups
         next(file.iter_batches(1, row_groups=groups, columns=columns, use_threads=False), None)
     except _NothingToRead as enough:
         # pyarrow never lets go of this exception; its traceback would keep every frame below us, and all they hold.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,10 +51,21 @@ def _takes_mask(processor: Any) -> bool:
         return False
 
 
+@cache
+def _colours_last(kind: type[Any]) -> dict[str, str]:
+    """Processors of Transformers 4 guess where a picture has its colours, wrongly if it is one or three pixels high."""
+    try:
+        asked = "input_data_format" in inspect.signature(kind.preprocess).parameters
+    except (AttributeError, TypeError, ValueError):
+        return {}
+    return {"input_data_format": "channels_last"} if asked else {}
+
+
 def pixels(processor: Any, image: Image, size: int) -> torch.Tensor:
     """The `pixel_values` of a picture, which is told to become a square of `size`."""
     import torch
 
-    made = processor(image, return_tensors="pt", size={"height": size, "width": size})
+    square = {"height": size, "width": size}
+    made = processor(image, return_tensors="pt", size=square, **_colours_last(processor.__class__))
     found = made["pixel_values"] if isinstance(made, Mapping) else made.pixel_values
     return torch.as_tensor(found[0])

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from headrace.errors import DataError, HeadraceError, NotAllowed, Refused, SpecError, shown
 from headrace.fetch.media.budget import WALL, Budget, Clock
-from headrace.fetch.media.floors import note_floor
 from headrace.fetch.media.layout import require_plausible, require_whole
 from headrace.fetch.media.sniff import Kind, container_format
+from headrace.floors import note_floor
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -92,7 +92,7 @@ def prepare(stream: Stream, budget: Budget) -> Any:
     context.thread_count = 1
     context.options = {"max_pixels": str(int(budget.max_pixels))}
     for other in stream.container.streams:
-        if other.index != stream.index:
+        if other.index != stream.index and hasattr(other, "discard"):  # without, its packets are read for nothing
             other.discard = type(other.discard)["all"]
     return context
 

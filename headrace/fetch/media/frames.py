@@ -19,6 +19,7 @@ from headrace.fetch.media.boxes import Bytes
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
 from headrace.fetch.media.ffmpeg import INSTALL, _av, _said
 from headrace.fetch.media.mp4 import Track, read_track
+from headrace.fetch.media.reformat import one_thread, to_rgb_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -251,24 +252,26 @@ _LOCAL = threading.local()
 
 def rgb(frame: VideoFrame) -> NDArray[np.uint8]:
     """[height, width, 3], with the pixels that `frame.to_ndarray(format="rgb24")` gives."""
-    found: NDArray[np.uint8] = _reshaped(frame, "rgb24")
+    found: NDArray[np.uint8] = _reshaped(frame, "rgb24", to_rgb_options(frame))
     return found
 
 
 def gray16(frame: VideoFrame) -> NDArray[np.uint16]:
     """[height, width], with the 12 bits that `frame.to_ndarray(format="gray12le")` gives: depths are kept so."""
-    found: NDArray[np.uint16] = _reshaped(frame, "gray12le")
+    found: NDArray[np.uint16] = _reshaped(frame, "gray12le", one_thread())
     return found
 
 
-def _reshaped(frame: VideoFrame, form: str) -> Any:
-    """By one reformatter for each thread: a frame's own would be made for it, with threads, and thrown away."""
-    shaper = getattr(_LOCAL, "shaper", None)
+def _reshaped(frame: VideoFrame, form: str, options: dict[str, Any]) -> Any:
+    """By reformatters that each thread keeps: a frame's own would be made for it, with threads, and thrown away."""
+    kind = (frame.format.name, form, *options.values())  # old versions mix up the colours of what one is given
+    shapers: dict[tuple[Any, ...], Any] = _LOCAL.__dict__.setdefault("shapers", {})
+    shaper = shapers.get(kind)
     if shaper is None:
         from av.video.reformatter import VideoReformatter
 
-        shaper = _LOCAL.shaper = VideoReformatter()
+        shaper = shapers[kind] = VideoReformatter()
     try:
-        return shaper.reformat(frame, format=form, threads=1).to_ndarray()
+        return shaper.reformat(frame, format=form, **options).to_ndarray()
     except (ValueError, OSError) as error:  # FFmpeg's are either
         raise DataError(f"a frame of the form {shown(frame.format.name)} cannot be read as {form}") from error

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget
-from headrace.fetch.media.floors import note_floor
 from headrace.fetch.media.sniff import BYTES, image_format
+from headrace.floors import note_floor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -223,6 +223,7 @@ def _damaged(error: Exception) -> DataError:
     from PIL.Image import DecompressionBombError, DecompressionBombWarning
 
     said = shown(" ".join(str(error).split()))
-    if isinstance(error, DecompressionBombError | DecompressionBombWarning) or "MAX_TEXT" in said:
+    is_text_bomb = "MAX_TEXT" in said or "Decompressed Data Too Large" in said  # since and before Pillow 11
+    if is_text_bomb or isinstance(error, DecompressionBombError | DecompressionBombWarning):
         return Refused(f"the image would take far more room than its bytes say: {said}")
     return DataError(f"the image cannot be decoded: {said or type(error).__name__}")

@@ -17,6 +17,7 @@ from headrace.errors import DataError, SpecError, shown
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
 from headrace.fetch.media.clip import Clip, frames_in
 from headrace.fetch.media.ffmpeg import LostWay, opened, prepare
+from headrace.fetch.media.reformat import to_rgb_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,7 +152,7 @@ def _seconds(stream: VideoStream, frames: list[int] | int) -> list[float] | None
 
 def video_stream(container: InputContainer) -> VideoStream:
     cover = 0x400  # a still picture, such as the cover of a record
-    found = next((one for one in container.streams.video if not int(one.disposition) & cover), None)
+    found = next((one for one in container.streams.video if not one.disposition.value & cover), None)
     if found is None:
         raise DataError("the file has no video in it")
     return found
@@ -236,9 +237,13 @@ def _by_time(
                 break
 
 
+_HOW = 0x2 | 0x2000 | 0x40000
+"""SWS_BILINEAR, SWS_FULL_CHR_H_INT and SWS_ACCURATE_RND, of which old versions of PyAV name only the first. Without
+the last two, frames come out darker by one or two levels."""
+
+
 def _pixels(frame: VideoFrame, size: Size, budget: Budget) -> U8:
     import numpy as np
-    from av.video.reformatter import Interpolation
 
     budget.require("max_pixels", frame.width * frame.height, "the number of pixels of a frame")
     turns = round(frame.rotation / 90) % 4
@@ -246,7 +251,5 @@ def _pixels(frame: VideoFrame, size: Size, budget: Budget) -> U8:
     if turns % 2:
         height, width = width, height
     shape: dict[str, Any] = {"width": width, "height": height} if width else {}
-    # Without the last two, frames come out darker by one or two levels.
-    how = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
-    pixels: Any = frame.reformat(**shape, format="rgb24", interpolation=how, threads=1).to_ndarray()
+    pixels: Any = frame.reformat(**shape, format="rgb24", interpolation=_HOW, **to_rgb_options(frame)).to_ndarray()
     return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels

@@ -1,4 +1,4 @@
-"""Versions of decoders below which a known hole is open: said once in the log, and nothing more."""
+"""Versions of packages below which a known hole is open: said once in the log, and nothing more."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Floor(NamedTuple):
 
 FLOORS = {
     "Pillow": Floor((13, 0, 0), "CVE-2026-96639 (pixels of other images in multi-frame files) and GHSA-8g5g (JPEG)"),
+    "urllib3": Floor((2, 5, 0), "CVE-2025-50181 (redirects are followed where they were switched off)"),
     "FFmpeg": Floor((8, 1, 3), "CVE-2026-107697 (playlists open other files) and CVE-2026-107695 (endless loops)"),
 }
 
