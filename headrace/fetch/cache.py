@@ -4,6 +4,7 @@
                                        .<name>.meta.json       what it is (sidecar.py)
                                        .rev-<commit8>/<name>   another content under the same name
     <root>/hf_shards/.leases/                                  who uses what (leases.py)
+                     .needs/                                   what runs need that may not be running (needs.py)
 
 Correct at any instant, also after a kill at any system call and with locks that do not lock: files appear whole, by
 rename; they are removed by unlink, and only with a sidecar and without a lease.
@@ -20,6 +21,7 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -31,6 +33,7 @@ from headrace.fetch import sidecar
 from headrace.fetch.cache_room import Room
 from headrace.fetch.download import FULL, download, explained, hash_of, is_hash, is_orphan
 from headrace.fetch.leases import POLL_SECONDS, Grade, Lease, Leases
+from headrace.fetch.needs import Need, mark_of, needed
 from headrace.fetch.sidecar import Sidecar, look
 from headrace.files import PART, REAL, Files, make_private_folder, remove_quietly
 from headrace.locks import Lock
@@ -44,17 +47,39 @@ Cleanup = Literal["auto", "keep"]
 
 
 class ShardCache:
-    def __init__(self, root: Path, *, cleanup: Cleanup = "auto", limit: int | None = None, files: Files = REAL) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        cleanup: Cleanup = "auto",
+        limit: int | None = None,
+        offline: bool = False,
+        files: Files = REAL,
+    ) -> None:
+        """`offline`: nothing can be fetched again, so a sweep removes no shard."""
         if cleanup not in ("auto", "keep"):
             raise SpecError(f"cleanup={shown(cleanup)!r}: it is 'auto' (remove shards behind us) or 'keep'")
         self.root = root
         self.cleanup = cleanup
         self.limit = limit
+        self.offline = offline
         self._top = root / TOP
         self._files = files
         self._leases = Leases(self._top / sidecar.LEASES, files)
         self._room = Room(self._top, limit, self._in_use, self._remove)
-        self._strict = False
+        self._strict = self._passing = False
+
+    def passing(self) -> ShardCache:
+        """The same cache for a reader that passes on: under `auto` cleanup, what it fetches goes when nobody needs it
+        any more. What is fetched otherwise stays until whoever fetched it, or the limit, has it removed."""
+        other = copy.copy(self)
+        other._passing = True
+        return other
+
+    def need(self, run: str, part: int = 0, parts: int = 1) -> Need:
+        """Where a run, or its part of several, notes what it needs. `run`: any text that stays the same when the run is
+        started again."""
+        return Need(self._top / sidecar.NEEDS, self._files, run, part, parts)
 
     def strict(self) -> ShardCache:
         """The same cache, which refuses what does not fit beside the files in use, and never goes over its limit. What
@@ -105,7 +130,7 @@ class ShardCache:
                 except OSError:
                     return None  # a disk that takes no lease: `acquire` knows what to do then
                 if not self._leases.is_being_removed(self._key(place)) and self.looks_right(shard, place):
-                    sidecar.touch(place)
+                    self._used(place)
                     return lease
                 lease.release(keep=True)
         return None
@@ -118,8 +143,9 @@ class ShardCache:
                 self._remove(place)
 
     def sweep(self) -> None:
-        """Remove what dead processes left: partial files, leases, marks, locks, names taken in vain, what is over the
-        limit."""
+        """Remove what ended processes left: partial files, leases, marks, locks, names taken in vain, what is over the
+        limit; and, under `auto` cleanup, the shards that no process has a lease on and no run needs. Where there is a
+        limit, those stay within it for a later pass."""
         if not self._top.is_dir():
             return
         if self._leases.folder.is_dir():
@@ -135,7 +161,18 @@ class ShardCache:
             beat()
             if not os.path.lexists(place):
                 self._remove(place)
+        if self.cleanup == "auto" and self.limit is None and not self.offline:
+            self._remove_passed()
         self._room.keep()
+
+    def _remove_passed(self) -> None:
+        """Remove the shards that readers passed, or were ended at."""
+        wanted = needed(self._top / sidecar.NEEDS, self._files)
+        for place, known in sidecar.walk(self._top):
+            beat()
+            left = known.passing and known.ours and mark_of(known.etag, known.origin) not in wanted
+            if left and os.path.lexists(place) and not self._in_use(place):
+                self._remove(place)
 
     # --- a name, and the right to use it
 
@@ -148,7 +185,7 @@ class ShardCache:
                 found = sidecar.read(place, self._files)
                 # Between taking the name and the lease, someone may have cleaned up.
                 if found is not None and found.holds(shard) and self._provide(shard, place, found):
-                    sidecar.touch(place)
+                    self._used(place)
                     return lease
             except BaseException:
                 lease.release(keep=True)
@@ -210,7 +247,7 @@ class ShardCache:
 
     def _takes(self, shard: Shard, place: Path) -> bool:
         """Take the name. A file that lies there is not ours: used if it is the shard, and left alone in any case."""
-        ours, there = Sidecar.of(shard, place), _lstat(place)
+        ours, there = Sidecar.of(shard, place, self._passing and self.cleanup == "auto"), _lstat(place)
         if there is not None:
             if not self._is_content(shard, place):
                 return False
@@ -247,6 +284,14 @@ class ShardCache:
 
     def _lease(self, place: Path) -> Lease:
         return Lease(place, self._leases.claim(self._key(place)), self)
+
+    def _used(self, place: Path) -> None:
+        """Note that the file was used now; where shards are kept, also that it is no longer one to go by itself."""
+        found = sidecar.read(place, self._files) if self.cleanup == "keep" else None
+        if found is not None and found.passing:
+            with suppress(OSError):
+                dataclasses.replace(found, passing=False).write(place, self._files)
+        sidecar.touch(place)
 
     def released(self, path: Path, file: Path, keep: bool) -> None:
         """A lease of ours is over."""

@@ -57,7 +57,7 @@ class ShardPrefetcher:
         self._shards = shards
         self._lookahead = lookahead
         self._auto_release = auto_release
-        self._cache = cache or ShardCache(Path(cache_root), cleanup=cleanup, limit=limit)
+        self._cache = (cache or ShardCache(Path(cache_root), cleanup=cleanup, limit=limit)).passing()
         self._at = -1
         self._desk = self._new_desk()
 
@@ -101,6 +101,8 @@ class ShardPrefetcher:
 
     def close(self) -> None:
         """End the thread and let go of all shards. The second time does nothing."""
+        if self._desk.settled and self._desk.pid == os.getpid() and self._cache.cleanup == "auto":
+            sweep_once(self._cache, Stop())  # where the thread has not come to it; what is held here stays
         self._desk.close()
 
     def __enter__(self) -> Self:
@@ -278,6 +280,8 @@ class _Desk:
             thread.join(END_SECONDS)
         for lease in leases.values():
             lease.release(keep=True)
+        if leases:
+            _LEFT.add(_cache_key(self._cache))
 
     def serve(self) -> None:
         """What the thread does, until the end."""
@@ -298,7 +302,7 @@ class _Desk:
                 level = logging.DEBUG if _is_limit(job.error) else logging.WARNING
                 log.log(level, "%s: fetching it ahead failed: %s", shard, job.error)
             if self.settled and not self._queue:
-                sweep_once(self._cache, self._end)
+                sweep_once(self._cache, self._end, again=True)
 
     def _fetch(self, job: _Job) -> None:
         """Get the lease, or the error, and tell everybody."""
@@ -337,21 +341,29 @@ class _Desk:
 
 
 _SWEPT: set[tuple[int, Path, int | None]] = set()
+_LEFT: set[tuple[int, Path, int | None]] = set()
+"""Caches in which readers of this process left shards when they were closed."""
 
 
-def sweep_once(cache: ShardCache, stop: Stop) -> None:
-    """Remove what dead processes left, and what is over the limit: once per process, cache and limit."""
-    key = os.getpid(), cache.root, cache.limit
-    if key in _SWEPT:
+def sweep_once(cache: ShardCache, stop: Stop, *, again: bool = False) -> None:
+    """Remove what ended processes left, and what is over the limit: once per process, cache and limit. `again`: also
+    what readers of this process left since."""
+    key = _cache_key(cache)
+    if key in _SWEPT and not (again and key in _LEFT):
         return
     _SWEPT.add(key)
+    _LEFT.discard(key)
     try:
         with stopped_by(stop):
             cache.sweep()
     except Stopped:
-        pass
+        _LEFT.add(key)
     except OSError as error:
         log.info("the cache folder could not be swept: %s", error)
+
+
+def _cache_key(cache: ShardCache) -> tuple[int, Path, int | None]:
+    return os.getpid(), cache.root, cache.limit
 
 
 def _is_for_all(job: _Job) -> bool:
