@@ -15,10 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from headrace.catalog.shard import Shard
+from headrace.catalog.source import Source
 from headrace.catalog.stop import Stop, Stopped, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, SpecError, Stalled
 from headrace.fetch.cache import Cleanup, ShardCache
 from headrace.fetch.leases import Grade, Lease
+from headrace.fetch.shard_names import Names
+from headrace.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -35,29 +38,38 @@ class ShardPrefetcher:
             for shard in shards:
                 path = prefetch.wait_for(shard)
 
+    `shards`: those of `list_shards`, or the names of files: local ones, URLs of a file system (`s3://…`), or, with
+    `source="hf:<repo>:<split>"`, the paths in that source, as `resolve_resume_plan` gives them.
+
     Opening shard N starts the download of the `lookahead` shards after it and, with `auto_release`, lets go of all
     others: under `cleanup="auto"` they are removed, so that the current and the next ones are what lies on disk. What
-    is held at `close` stays there for the next start. Under a `limit`, what finds no room ahead comes when it is asked
-    for.
+    is held at `close` stays there for the next start. Under a `limit`, in bytes, what finds no room ahead comes when it
+    is asked for. Where `cleanup` and `limit` are not given, HF_SHARD_CACHE_CLEANUP and HEADRACE_CACHE_BYTES decide.
     """
 
     def __init__(
         self,
-        shards: Sequence[Shard],
+        shards: Sequence[Shard] | Sequence[str | Path],
         cache_root: str | Path,
         *,
         lookahead: int = 1,
-        cleanup: Cleanup = "auto",
+        cleanup: Cleanup | None = None,
         limit: int | None = None,
         auto_release: bool = True,
         cache: ShardCache | None = None,
+        source: str | Source | None = None,
     ) -> None:
         if lookahead < 0:
             raise SpecError(f"lookahead={lookahead}: it is the number of shards to fetch ahead, 0 or more")
-        self._shards = shards
         self._lookahead = lookahead
         self._auto_release = auto_release
-        self._cache = (cache or ShardCache(Path(cache_root), cleanup=cleanup, limit=limit)).passing()
+        if cache is None:
+            run = Run.here(cache_dir=cache_root, rank=0, world_size=1)
+            limit = run.cache_bytes if limit is None else limit
+            cache = ShardCache(run.cache_dir, cleanup=cleanup or run.cleanup, limit=limit, offline=run.offline)
+        self._cache = cache.passing()
+        self._names = Names(source, cache.root)
+        self._shards = self._names.shards(shards)
         self._at = -1
         self._desk = self._new_desk()
 
@@ -67,9 +79,9 @@ class ShardPrefetcher:
         if len(self._shards) and self._at < 0:
             desk.want(self._shards[0])
 
-    def wait_for(self, shard: Shard) -> Path:
+    def wait_for(self, shard: Shard | str | Path) -> Path:
         """The shard as a local file. Blocks until it is there; raises what its download raised."""
-        desk = self._here()
+        desk, shard = self._here(), self._names.shard(shard)
         number = self._number(shard)
         ahead: list[Shard] = []
         if number is not None:
@@ -83,21 +95,21 @@ class ShardPrefetcher:
         desk.settled = True
         return path
 
-    def poll(self, shard: Shard) -> Path | None:
+    def poll(self, shard: Shard | str | Path) -> Path | None:
         """The shard as a local file if it is there already; it is held then as after `wait_for`."""
-        return self._here().poll(shard)
+        return self._here().poll(self._names.shard(shard))
 
-    def want(self, shard: Shard) -> None:
+    def want(self, shard: Shard | str | Path) -> None:
         """Fetch it in the background, after those wanted before."""
-        self._here().want(shard)
+        self._here().want(self._names.shard(shard))
 
-    def put_by(self, shard: Shard) -> None:
+    def put_by(self, shard: Shard | str | Path) -> None:
         """Nothing is read from it for now: it stays where there is room for it."""
-        self._here().put_by(shard)
+        self._here().put_by(self._names.shard(shard))
 
-    def release(self, shard: Shard, keep: bool = False) -> None:
+    def release(self, shard: Shard | str | Path, keep: bool = False) -> None:
         """Let go of a shard, and stop fetching it. Unless `keep`, its file may be removed."""
-        self._here().release(shard, keep)
+        self._here().release(self._names.shard(shard), keep)
 
     def close(self) -> None:
         """End the thread and let go of all shards. The second time does nothing."""
