@@ -31,10 +31,10 @@ from headrace.catalog.stop import Stop, beat, pause, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
 from headrace.fetch import sidecar
 from headrace.fetch.cache_room import Room
-from headrace.fetch.download import FULL, download, explained, hash_of, is_hash, is_orphan
+from headrace.fetch.download import FULL, download, explained, hash_of, identity, is_hash, is_orphan
 from headrace.fetch.leases import POLL_SECONDS, Grade, Lease, Leases
 from headrace.fetch.needs import Need, mark_of, needed
-from headrace.fetch.sidecar import Sidecar, look
+from headrace.fetch.sidecar import Look, Sidecar, look
 from headrace.files import PART, REAL, Files, make_private_folder, remove_quietly
 from headrace.locks import Lock
 
@@ -44,25 +44,21 @@ TOP = "hf_shards"
 TRIES = 50
 """At a name that others take and give up at the same time."""
 Cleanup = Literal["auto", "keep"]
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+_FETCHED: set[tuple[int, Path]] = set()
+"""The caches that this process has fetched a file into."""
+_VOUCHED: set[tuple[Path, str, Look]] = set()
+"""Files of caches that nothing can be written to: what they hold, and how they looked when they were found right."""
 
 
 class ShardCache:
-    def __init__(
-        self,
-        root: Path,
-        *,
-        cleanup: Cleanup = "auto",
-        limit: int | None = None,
-        offline: bool = False,
-        files: Files = REAL,
-    ) -> None:
-        """`offline`: nothing can be fetched again, so a sweep removes no shard."""
+    def __init__(self, root: Path, *, cleanup: Cleanup = "auto", limit: int | None = None, files: Files = REAL) -> None:
         if cleanup not in ("auto", "keep"):
             raise SpecError(f"cleanup={shown(cleanup)!r}: it is 'auto' (remove shards behind us) or 'keep'")
         self.root = root
         self.cleanup = cleanup
         self.limit = limit
-        self.offline = offline
         self._top = root / TOP
         self._files = files
         self._leases = Leases(self._top / sidecar.LEASES, files)
@@ -75,6 +71,11 @@ class ShardCache:
         other = copy.copy(self)
         other._passing = True
         return other
+
+    @property
+    def has_fetched(self) -> bool:
+        """Whether this process has fetched a file: what it removes can be had again, and what it adds has to go."""
+        return (os.getpid(), self.root) in _FETCHED
 
     def need(self, run: str, part: int = 0, parts: int = 1) -> Need:
         """Where a run, or its part of several, notes what it needs. `run`: any text that stays the same when the run is
@@ -122,6 +123,8 @@ class ShardCache:
         local = shard.origin.local_path(shard)
         if local is not None:
             return Lease(local)
+        if self.is_read_only:
+            return self._unleased(shard)
         for place in self._places(shard):
             if self.looks_right(shard, place):
                 self._prepare(place)
@@ -142,10 +145,10 @@ class ShardCache:
             for place, _ in sidecar.walk(folder):
                 self._remove(place)
 
-    def sweep(self) -> None:
+    def sweep(self, *, passed: bool = True) -> None:
         """Remove what ended processes left: partial files, leases, marks, locks, names taken in vain, what is over the
-        limit; and, under `auto` cleanup, the shards that no process has a lease on and no run needs. Where there is a
-        limit, those stay within it for a later pass."""
+        limit; and, if `passed`, under `auto` cleanup, the shards that no process has a lease on and no run needs. Where
+        there is a limit, those stay within it for a later pass."""
         if not self._top.is_dir():
             return
         if self._leases.folder.is_dir():
@@ -161,7 +164,7 @@ class ShardCache:
             beat()
             if not os.path.lexists(place):
                 self._remove(place)
-        if self.cleanup == "auto" and self.limit is None and not self.offline:
+        if passed and self.cleanup == "auto" and self.limit is None:
             self._remove_passed()
         self._room.keep()
 
@@ -204,10 +207,29 @@ class ShardCache:
                 raise
             except OSError as again:
                 error = again
-        place = self.path_of(shard)
-        if error.errno == errno.EROFS and self.looks_right(shard, place):
+        if error.errno in READ_ONLY and (lease := self._unleased(shard)) is not None:
+            return lease
+        raise explained(error, shard, self.path_of(shard)) from error
+
+    def _unleased(self, shard: Shard) -> Lease | None:
+        """The shard in a cache that nothing can be written to, where nobody removes it either. In a copy of a cache
+        files look different from what their sidecars say: what they hold is found out once per process."""
+        for place in self._places(shard):
+            there = _lstat(place)
+            if there is None or not stat.S_ISREG(there.st_mode):
+                continue
+            if not self.looks_right(shard, place):
+                if not self._is_content(shard, place):
+                    continue
+                _VOUCHED.add((place, identity(shard), look(there)))
             return Lease(place)
-        raise explained(error, shard, place) from error
+        return None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether there is a cache here, and no lease can be put up in it."""
+        folder = self._leases.folder if self._leases.folder.is_dir() else self._top
+        return folder.is_dir() and not os.access(folder, os.W_OK)
 
     def _places(self, shard: Shard) -> Iterator[Path]:
         folder = shard.origin.folder or ()
@@ -311,6 +333,8 @@ class ShardCache:
     def looks_right(self, shard: Shard, place: Path) -> bool:
         """Whether the file is there, and has not been touched since it was last known to be right."""
         found, there = sidecar.read(place, self._files), _lstat(place)
+        if there is not None and (place, identity(shard), look(there)) in _VOUCHED:
+            return True
         return (
             found is not None
             and there is not None
@@ -334,12 +358,15 @@ class ShardCache:
                 return False
             self._room.make(shard, ahead=self._strict)
             with stopped_by(None, on_beat=lock.touch):
-                mark = partial(found.mark, place)
-                there = download(shard, place, files=self._files, make_room=self._evict, mark=mark)
+                mark, note = partial(found.mark, place), self._bytes_came
+                there = download(shard, place, files=self._files, on_progress=note, make_room=self._evict, mark=mark)
             self._know(found.seen(there), shard, place)
             return True
         finally:
             lock.release()
+
+    def _bytes_came(self, size: int) -> None:
+        _FETCHED.add((os.getpid(), self.root))
 
     def _know(self, found: Sidecar, shard: Shard, place: Path) -> None:
         """Write the sidecar of a file that is right; on a full disk, with room made for it."""

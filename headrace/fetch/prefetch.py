@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
@@ -66,7 +66,7 @@ class ShardPrefetcher:
         if cache is None:
             run = Run.here(cache_dir=cache_root, rank=0, world_size=1)
             limit = run.cache_bytes if limit is None else limit
-            cache = ShardCache(run.cache_dir, cleanup=cleanup or run.cleanup, limit=limit, offline=run.offline)
+            cache = ShardCache(run.cache_dir, cleanup=cleanup or run.cleanup, limit=limit)
         self._cache = cache.passing()
         self._names = Names(source, cache.root)
         self._shards = self._names.shards(shards)
@@ -352,14 +352,18 @@ class _Desk:
             raise FetchError(f"{shard}: it was asked of a prefetcher that is closed")
 
 
-_SWEPT: set[tuple[int, Path, int | None]] = set()
-_LEFT: set[tuple[int, Path, int | None]] = set()
+_Swept: TypeAlias = tuple[int, Path, int | None, bool]
+_SWEPT: set[_Swept] = set()
+_LEFT: set[_Swept] = set()
 """Caches in which readers of this process left shards when they were closed."""
 
 
 def sweep_once(cache: ShardCache, stop: Stop, *, again: bool = False) -> None:
     """Remove what ended processes left, and what is over the limit: once per process, cache and limit. `again`: also
-    what readers of this process left since."""
+    what readers of this process left since.
+
+    Shards go once this process has fetched one itself: before, it may be that nobody can be asked for them.
+    """
     key = _cache_key(cache)
     if key in _SWEPT and not (again and key in _LEFT):
         return
@@ -367,15 +371,15 @@ def sweep_once(cache: ShardCache, stop: Stop, *, again: bool = False) -> None:
     _LEFT.discard(key)
     try:
         with stopped_by(stop):
-            cache.sweep()
+            cache.sweep(passed=cache.has_fetched)
     except Stopped:
         _LEFT.add(key)
     except OSError as error:
         log.info("the cache folder could not be swept: %s", error)
 
 
-def _cache_key(cache: ShardCache) -> tuple[int, Path, int | None]:
-    return os.getpid(), cache.root, cache.limit
+def _cache_key(cache: ShardCache) -> _Swept:
+    return os.getpid(), cache.root, cache.limit, cache.has_fetched
 
 
 def _is_for_all(job: _Job) -> bool:

@@ -26,7 +26,7 @@ LOOKED_AT = 16
 
 
 def cache_of(run: Run) -> ShardCache:
-    return ShardCache(run.cache_dir, cleanup=run.cleanup, limit=run.cache_bytes, offline=run.offline)
+    return ShardCache(run.cache_dir, cleanup=run.cleanup, limit=run.cache_bytes)
 
 
 def open_source(source: Source, run: Run, revision: str | None = None) -> Index:
