@@ -217,6 +217,21 @@ def publish_json(path: Path, value: Any, files: Files = REAL) -> None:
     publish(path, [json.dumps(value, separators=(",", ":"), sort_keys=True).encode()], files)
 
 
+def put_json(path: Path, value: Any, files: Files = REAL) -> None:
+    """As `publish_json`, without waiting for the disk: whole for every reader, but a power cut may lose or tear it."""
+    part = unique_part(path)
+    try:
+        fd = files.create(part)
+        try:
+            files.write(fd, json.dumps(value, separators=(",", ":"), sort_keys=True).encode())
+        finally:
+            files.close(fd)
+        files.rename(part, path)
+    except BaseException:
+        remove_quietly(part, files)
+        raise
+
+
 def keep_json(path: Path, value: Any) -> None:
     """As `publish_json`, for files of the cache folder that have no other care taken of them: an index, a pin. What a
     killed writer left beside it is removed."""

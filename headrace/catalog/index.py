@@ -6,6 +6,7 @@ read when its shard is opened, and kept, one small file per shard, for people an
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from headrace.catalog.lines import LineIndex
 from headrace.catalog.listing import Listing
 from headrace.catalog.schemas import Agreement, Schema, check_names
 from headrace.catalog.shard import Shard
-from headrace.errors import shown
+from headrace.errors import FetchError, shown
 from headrace.files import keep_json, read_whole
 from headrace.limits import starting
 from headrace.locks import locked
@@ -51,6 +52,8 @@ class Index:
         self._known: list[ShardIndex] | None = None
         self._rows: I64 | None = None
         self._agreed = Agreement(None)
+        self._is_looked_up = False
+        """Whether the index file was asked for counts that were not asked for yet."""
         self._recent: dict[int, ShardIndex] = {}
 
     @property
@@ -117,7 +120,11 @@ class Index:
     def _shard(self, i: int) -> ShardIndex:
         if self.is_text:
             self.complete()
-            return self.shard(i)
+        elif not self._is_looked_up and self.num_shards <= KEPT_SHARDS:
+            self._is_looked_up = True
+            self._known = _load_shards(self.path, self.listing)
+        if self._known is not None:
+            return self._known[i]
         kept = self.path.with_suffix(".footers") / f"{i}.json"
         try:
             return GroupRows.from_json(json.loads(read_whole(kept)))
@@ -126,7 +133,11 @@ class Index:
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.warning("%s cannot be read (%s); reading the footer again", kept, shown(error))
         found = read_footer(self.listing.shard(i))
-        keep_json(kept, found.to_json())
+        try:
+            keep_json(kept, found.to_json())
+        except FetchError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise  # else it is a cache that is only read from
         return found
 
     def check_columns(self, i: int, columns: list[str] | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -20,10 +22,12 @@ from headrace.catalog.shard import Shard
 from headrace.catalog.source import SYNTH, Source
 from headrace.catalog.stop import stopped_by
 from headrace.catalog.synthetic import list_synth
-from headrace.errors import Changed, NotFound, StateError, Unreachable, shown
+from headrace.errors import Changed, FetchError, NotFound, StateError, Unreachable, shown
 from headrace.files import keep_json, read_whole
 from headrace.locks import locked
 from headrace.run import Run
+
+log = logging.getLogger(__name__)
 
 LAUNCH_SECONDS = 600.0
 
@@ -100,9 +104,30 @@ def pin_commit(
     shared = pin is not None and run.launch and pin.get("launch") == run.launch and _is_fresh(path)
     if pin is not None and (run.offline or shared):
         return str(pin["commit"])
-    commit = resolve(source, run)
-    keep_json(path, {"commit": commit, "launch": run.launch})
+    commit = _resolved(source, run, resolve, None if pin is None else str(pin["commit"]))
+    try:
+        keep_json(path, {"commit": commit, "launch": run.launch})
+    except FetchError as error:
+        if pin is None or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise  # else it is a cache that is only read from
     return commit
+
+
+def _resolved(source: Source, run: Run, resolve: Callable[[Source, Run], str], last: str | None) -> str:
+    """The commit that the branch stands at, or, where nobody can be asked, stood at when it was last seen here."""
+    try:
+        return resolve(source, run)
+    except Unreachable as error:
+        if last is None:
+            raise
+        log.warning(
+            "%s: the Hub cannot be asked which commit is the newest (%s); reading %s, which was the newest when this "
+            "cache was last used. Set HF_HUB_OFFLINE=1 to go without asking",
+            source,
+            error,
+            last[:8],
+        )
+        return last
 
 
 def _is_fresh(pin: Path) -> bool:

@@ -4,6 +4,7 @@
                                        .<name>.meta.json       what it is (sidecar.py)
                                        .rev-<commit8>/<name>   another content under the same name
     <root>/hf_shards/.leases/                                  who uses what (leases.py)
+                     .needs/                                   what runs need that may not be running (needs.py)
 
 Correct at any instant, also after a kill at any system call and with locks that do not lock: files appear whole, by
 rename; they are removed by unlink, and only with a sidecar and without a lease.
@@ -20,6 +21,7 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -29,9 +31,10 @@ from headrace.catalog.stop import Stop, beat, pause, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
 from headrace.fetch import sidecar
 from headrace.fetch.cache_room import Room
-from headrace.fetch.download import FULL, download, explained, hash_of, is_hash, is_orphan
+from headrace.fetch.download import FULL, download, explained, hash_of, identity, is_hash, is_orphan
 from headrace.fetch.leases import POLL_SECONDS, Grade, Lease, Leases
-from headrace.fetch.sidecar import Sidecar, look
+from headrace.fetch.needs import Need, mark_of, needed
+from headrace.fetch.sidecar import Look, Sidecar, look
 from headrace.files import PART, REAL, Files, make_private_folder, remove_quietly
 from headrace.locks import Lock
 
@@ -41,6 +44,12 @@ TOP = "hf_shards"
 TRIES = 50
 """At a name that others take and give up at the same time."""
 Cleanup = Literal["auto", "keep"]
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+_FETCHED: set[tuple[int, Path]] = set()
+"""The caches that this process has fetched a file into."""
+_VOUCHED: set[tuple[Path, str, Look]] = set()
+"""Files of caches that nothing can be written to: what they hold, and how they looked when they were found right."""
 
 
 class ShardCache:
@@ -54,7 +63,24 @@ class ShardCache:
         self._files = files
         self._leases = Leases(self._top / sidecar.LEASES, files)
         self._room = Room(self._top, limit, self._in_use, self._remove)
-        self._strict = False
+        self._strict = self._passing = False
+
+    def passing(self) -> ShardCache:
+        """The same cache for a reader that passes on: under `auto` cleanup, what it fetches goes when nobody needs it
+        any more. What is fetched otherwise stays until whoever fetched it, or the limit, has it removed."""
+        other = copy.copy(self)
+        other._passing = True
+        return other
+
+    @property
+    def has_fetched(self) -> bool:
+        """Whether this process has fetched a file: what it removes can be had again, and what it adds has to go."""
+        return (os.getpid(), self.root) in _FETCHED
+
+    def need(self, run: str, part: int = 0, parts: int = 1) -> Need:
+        """Where a run, or its part of several, notes what it needs. `run`: any text that stays the same when the run is
+        started again."""
+        return Need(self._top / sidecar.NEEDS, self._files, run, part, parts)
 
     def strict(self) -> ShardCache:
         """The same cache, which refuses what does not fit beside the files in use, and never goes over its limit. What
@@ -97,6 +123,8 @@ class ShardCache:
         local = shard.origin.local_path(shard)
         if local is not None:
             return Lease(local)
+        if self.is_read_only:
+            return self._unleased(shard)
         for place in self._places(shard):
             if self.looks_right(shard, place):
                 self._prepare(place)
@@ -105,7 +133,7 @@ class ShardCache:
                 except OSError:
                     return None  # a disk that takes no lease: `acquire` knows what to do then
                 if not self._leases.is_being_removed(self._key(place)) and self.looks_right(shard, place):
-                    sidecar.touch(place)
+                    self._used(place)
                     return lease
                 lease.release(keep=True)
         return None
@@ -117,9 +145,10 @@ class ShardCache:
             for place, _ in sidecar.walk(folder):
                 self._remove(place)
 
-    def sweep(self) -> None:
-        """Remove what dead processes left: partial files, leases, marks, locks, names taken in vain, what is over the
-        limit."""
+    def sweep(self, *, passed: bool = True) -> None:
+        """Remove what ended processes left: partial files, leases, marks, locks, names taken in vain, what is over the
+        limit; and, if `passed`, under `auto` cleanup, the shards that no process has a lease on and no run needs. Where
+        there is a limit, those stay within it for a later pass."""
         if not self._top.is_dir():
             return
         if self._leases.folder.is_dir():
@@ -135,7 +164,18 @@ class ShardCache:
             beat()
             if not os.path.lexists(place):
                 self._remove(place)
+        if passed and self.cleanup == "auto" and self.limit is None:
+            self._remove_passed()
         self._room.keep()
+
+    def _remove_passed(self) -> None:
+        """Remove the shards that readers passed, or were ended at."""
+        wanted = needed(self._top / sidecar.NEEDS, self._files)
+        for place, known in sidecar.walk(self._top):
+            beat()
+            left = known.passing and known.ours and mark_of(known.etag, known.origin) not in wanted
+            if left and os.path.lexists(place) and not self._in_use(place):
+                self._remove(place)
 
     # --- a name, and the right to use it
 
@@ -148,7 +188,7 @@ class ShardCache:
                 found = sidecar.read(place, self._files)
                 # Between taking the name and the lease, someone may have cleaned up.
                 if found is not None and found.holds(shard) and self._provide(shard, place, found):
-                    sidecar.touch(place)
+                    self._used(place)
                     return lease
             except BaseException:
                 lease.release(keep=True)
@@ -167,10 +207,29 @@ class ShardCache:
                 raise
             except OSError as again:
                 error = again
-        place = self.path_of(shard)
-        if error.errno == errno.EROFS and self.looks_right(shard, place):
+        if error.errno in READ_ONLY and (lease := self._unleased(shard)) is not None:
+            return lease
+        raise explained(error, shard, self.path_of(shard)) from error
+
+    def _unleased(self, shard: Shard) -> Lease | None:
+        """The shard in a cache that nothing can be written to, where nobody removes it either. In a copy of a cache
+        files look different from what their sidecars say: what they hold is found out once per process."""
+        for place in self._places(shard):
+            there = _lstat(place)
+            if there is None or not stat.S_ISREG(there.st_mode):
+                continue
+            if not self.looks_right(shard, place):
+                if not self._is_content(shard, place):
+                    continue
+                _VOUCHED.add((place, identity(shard), look(there)))
             return Lease(place)
-        raise explained(error, shard, place) from error
+        return None
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether there is a cache here, and no lease can be put up in it."""
+        folder = self._leases.folder if self._leases.folder.is_dir() else self._top
+        return folder.is_dir() and not os.access(folder, os.W_OK)
 
     def _places(self, shard: Shard) -> Iterator[Path]:
         folder = shard.origin.folder or ()
@@ -210,7 +269,7 @@ class ShardCache:
 
     def _takes(self, shard: Shard, place: Path) -> bool:
         """Take the name. A file that lies there is not ours: used if it is the shard, and left alone in any case."""
-        ours, there = Sidecar.of(shard, place), _lstat(place)
+        ours, there = Sidecar.of(shard, place, self._passing and self.cleanup == "auto"), _lstat(place)
         if there is not None:
             if not self._is_content(shard, place):
                 return False
@@ -248,6 +307,14 @@ class ShardCache:
     def _lease(self, place: Path) -> Lease:
         return Lease(place, self._leases.claim(self._key(place)), self)
 
+    def _used(self, place: Path) -> None:
+        """Note that the file was used now; where shards are kept, also that it is no longer one to go by itself."""
+        found = sidecar.read(place, self._files) if self.cleanup == "keep" else None
+        if found is not None and found.passing:
+            with suppress(OSError):
+                dataclasses.replace(found, passing=False).write(place, self._files)
+        sidecar.touch(place)
+
     def released(self, path: Path, file: Path, keep: bool) -> None:
         """A lease of ours is over."""
         remove_quietly(file, self._files)
@@ -266,6 +333,8 @@ class ShardCache:
     def looks_right(self, shard: Shard, place: Path) -> bool:
         """Whether the file is there, and has not been touched since it was last known to be right."""
         found, there = sidecar.read(place, self._files), _lstat(place)
+        if there is not None and (place, identity(shard), look(there)) in _VOUCHED:
+            return True
         return (
             found is not None
             and there is not None
@@ -289,12 +358,15 @@ class ShardCache:
                 return False
             self._room.make(shard, ahead=self._strict)
             with stopped_by(None, on_beat=lock.touch):
-                mark = partial(found.mark, place)
-                there = download(shard, place, files=self._files, make_room=self._evict, mark=mark)
+                mark, note = partial(found.mark, place), self._bytes_came
+                there = download(shard, place, files=self._files, on_progress=note, make_room=self._evict, mark=mark)
             self._know(found.seen(there), shard, place)
             return True
         finally:
             lock.release()
+
+    def _bytes_came(self, size: int) -> None:
+        _FETCHED.add((os.getpid(), self.root))
 
     def _know(self, found: Sidecar, shard: Shard, place: Path) -> None:
         """Write the sidecar of a file that is right; on a full disk, with room made for it."""

@@ -15,7 +15,7 @@ window only when it is opened, so a source of a hundred thousand shards starts a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -160,10 +160,28 @@ class Order:
         w = self.rules.shard_window
         return self.shards[self._window_at(start) * w : (self._window_at(stop - 1) + 1) * w]
 
+    def groups_at(self, positions: Sequence[int]) -> set[tuple[int, int]]:
+        """(shard, row group) of each position. Where counts would have to be fetched for it: all shards of its window,
+        with the number of no row group, -1."""
+        import numpy as np
+
+        if not self._dense:
+            opened = {position >> WINDOW_BITS for position in positions}
+            return {(shard, -1) for w in opened for shard in self._shards_of(w).tolist()}
+        found = np.unique(np.array(positions, dtype=np.int64))
+        windows = self._bases.searchsorted(found, side="right") - 1
+        pairs: set[tuple[int, int]] = set()
+        for w in np.unique(windows[windows < self.num_windows]).tolist():
+            pairs |= self.window(w).groups_at(found[windows == w])
+        return pairs
+
+    def _shards_of(self, window: int) -> I64:
+        w = self.rules.shard_window
+        return self.shards[window * w : (window + 1) * w]
+
     def window_bytes(self, window: int) -> int:
         """Of its shards, as they are listed; at least 1, so that a window always counts."""
-        w = self.rules.shard_window
-        return max(1, int(self.counts.shard_bytes[self.shards[window * w : (window + 1) * w]].sum()))
+        return max(1, int(self.counts.shard_bytes[self._shards_of(window)].sum()))
 
     def share(self, lane: int, lanes: int) -> list[Range]:
         """What lane `lane` reads of this epoch, when nobody has touched it: one run of positions.
@@ -245,9 +263,9 @@ class Order:
     def _window(self, window: int) -> Window:
         import numpy as np
 
-        w, empty = self.rules.shard_window, np.zeros(0, np.int64)
+        empty = np.zeros(0, np.int64)
         shards, groups, firsts, rows, sizes, reads = [empty], [empty], [empty], [empty], [empty], [empty]
-        for shard in self.shards[window * w : (window + 1) * w].tolist():
+        for shard in self._shards_of(window).tolist():
             r, nbytes, read = self.counts.groups(shard)
             shards.append(np.full(len(r), shard))
             groups.append(np.arange(len(r)))
@@ -308,6 +326,14 @@ class Window:
         shard, group, first, of, _, nbytes = self._groups[:, self._group[i]].tolist()
         skip, rows = int(self._skip[i]), int(self._rows[i])
         return Chunk(int(self.starts[i]), rows, shard, group, first + skip, skip, -(-nbytes * rows // of))
+
+    def groups_at(self, positions: I64) -> set[tuple[int, int]]:
+        """(shard, row group) of positions before `end`."""
+        if not len(self.starts):
+            return set()
+        chunks = (self.starts.searchsorted(positions, side="right") - 1).clip(0)
+        shards, groups = self._groups[:2, self._group[chunks]].tolist()
+        return set(zip(shards, groups, strict=True))
 
 
 def clamp_rows(num_rows: int, epoch: int, limit: int | None) -> int:

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from headrace.catalog.shard import Shard
+from headrace.catalog.source import Source
 from headrace.catalog.stop import Stop, Stopped, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, SpecError, Stalled
 from headrace.fetch.cache import Cleanup, ShardCache
 from headrace.fetch.leases import Grade, Lease
+from headrace.fetch.shard_names import Names
+from headrace.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -35,29 +38,38 @@ class ShardPrefetcher:
             for shard in shards:
                 path = prefetch.wait_for(shard)
 
+    `shards`: those of `list_shards`, or the names of files: local ones, URLs of a file system (`s3://…`), or, with
+    `source="hf:<repo>:<split>"`, the paths in that source, as `resolve_resume_plan` gives them.
+
     Opening shard N starts the download of the `lookahead` shards after it and, with `auto_release`, lets go of all
     others: under `cleanup="auto"` they are removed, so that the current and the next ones are what lies on disk. What
-    is held at `close` stays there for the next start. Under a `limit`, what finds no room ahead comes when it is asked
-    for.
+    is held at `close` stays there for the next start. Under a `limit`, in bytes, what finds no room ahead comes when it
+    is asked for. Where `cleanup` and `limit` are not given, HF_SHARD_CACHE_CLEANUP and HEADRACE_CACHE_BYTES decide.
     """
 
     def __init__(
         self,
-        shards: Sequence[Shard],
+        shards: Sequence[Shard] | Sequence[str | Path],
         cache_root: str | Path,
         *,
         lookahead: int = 1,
-        cleanup: Cleanup = "auto",
+        cleanup: Cleanup | None = None,
         limit: int | None = None,
         auto_release: bool = True,
         cache: ShardCache | None = None,
+        source: str | Source | None = None,
     ) -> None:
         if lookahead < 0:
             raise SpecError(f"lookahead={lookahead}: it is the number of shards to fetch ahead, 0 or more")
-        self._shards = shards
         self._lookahead = lookahead
         self._auto_release = auto_release
-        self._cache = cache or ShardCache(Path(cache_root), cleanup=cleanup, limit=limit)
+        if cache is None:
+            run = Run.here(cache_dir=cache_root, rank=0, world_size=1)
+            limit = run.cache_bytes if limit is None else limit
+            cache = ShardCache(run.cache_dir, cleanup=cleanup or run.cleanup, limit=limit)
+        self._cache = cache.passing()
+        self._names = Names(source, cache.root)
+        self._shards = self._names.shards(shards)
         self._at = -1
         self._desk = self._new_desk()
 
@@ -67,9 +79,9 @@ class ShardPrefetcher:
         if len(self._shards) and self._at < 0:
             desk.want(self._shards[0])
 
-    def wait_for(self, shard: Shard) -> Path:
+    def wait_for(self, shard: Shard | str | Path) -> Path:
         """The shard as a local file. Blocks until it is there; raises what its download raised."""
-        desk = self._here()
+        desk, shard = self._here(), self._names.shard(shard)
         number = self._number(shard)
         ahead: list[Shard] = []
         if number is not None:
@@ -83,24 +95,26 @@ class ShardPrefetcher:
         desk.settled = True
         return path
 
-    def poll(self, shard: Shard) -> Path | None:
+    def poll(self, shard: Shard | str | Path) -> Path | None:
         """The shard as a local file if it is there already; it is held then as after `wait_for`."""
-        return self._here().poll(shard)
+        return self._here().poll(self._names.shard(shard))
 
-    def want(self, shard: Shard) -> None:
+    def want(self, shard: Shard | str | Path) -> None:
         """Fetch it in the background, after those wanted before."""
-        self._here().want(shard)
+        self._here().want(self._names.shard(shard))
 
-    def put_by(self, shard: Shard) -> None:
+    def put_by(self, shard: Shard | str | Path) -> None:
         """Nothing is read from it for now: it stays where there is room for it."""
-        self._here().put_by(shard)
+        self._here().put_by(self._names.shard(shard))
 
-    def release(self, shard: Shard, keep: bool = False) -> None:
+    def release(self, shard: Shard | str | Path, keep: bool = False) -> None:
         """Let go of a shard, and stop fetching it. Unless `keep`, its file may be removed."""
-        self._here().release(shard, keep)
+        self._here().release(self._names.shard(shard), keep)
 
     def close(self) -> None:
         """End the thread and let go of all shards. The second time does nothing."""
+        if self._desk.settled and self._desk.pid == os.getpid() and self._cache.cleanup == "auto":
+            sweep_once(self._cache, Stop())  # where the thread has not come to it; what is held here stays
         self._desk.close()
 
     def __enter__(self) -> Self:
@@ -278,6 +292,8 @@ class _Desk:
             thread.join(END_SECONDS)
         for lease in leases.values():
             lease.release(keep=True)
+        if leases:
+            _LEFT.add(_cache_key(self._cache))
 
     def serve(self) -> None:
         """What the thread does, until the end."""
@@ -298,7 +314,7 @@ class _Desk:
                 level = logging.DEBUG if _is_limit(job.error) else logging.WARNING
                 log.log(level, "%s: fetching it ahead failed: %s", shard, job.error)
             if self.settled and not self._queue:
-                sweep_once(self._cache, self._end)
+                sweep_once(self._cache, self._end, again=True)
 
     def _fetch(self, job: _Job) -> None:
         """Get the lease, or the error, and tell everybody."""
@@ -336,22 +352,34 @@ class _Desk:
             raise FetchError(f"{shard}: it was asked of a prefetcher that is closed")
 
 
-_SWEPT: set[tuple[int, Path, int | None]] = set()
+_Swept: TypeAlias = tuple[int, Path, int | None, bool]
+_SWEPT: set[_Swept] = set()
+_LEFT: set[_Swept] = set()
+"""Caches in which readers of this process left shards when they were closed."""
 
 
-def sweep_once(cache: ShardCache, stop: Stop) -> None:
-    """Remove what dead processes left, and what is over the limit: once per process, cache and limit."""
-    key = os.getpid(), cache.root, cache.limit
-    if key in _SWEPT:
+def sweep_once(cache: ShardCache, stop: Stop, *, again: bool = False) -> None:
+    """Remove what ended processes left, and what is over the limit: once per process, cache and limit. `again`: also
+    what readers of this process left since.
+
+    Shards go once this process has fetched one itself: before, it may be that nobody can be asked for them.
+    """
+    key = _cache_key(cache)
+    if key in _SWEPT and not (again and key in _LEFT):
         return
     _SWEPT.add(key)
+    _LEFT.discard(key)
     try:
         with stopped_by(stop):
-            cache.sweep()
+            cache.sweep(passed=cache.has_fetched)
     except Stopped:
-        pass
+        _LEFT.add(key)
     except OSError as error:
         log.info("the cache folder could not be swept: %s", error)
+
+
+def _cache_key(cache: ShardCache) -> _Swept:
+    return os.getpid(), cache.root, cache.limit, cache.has_fetched
 
 
 def _is_for_all(job: _Job) -> bool:

@@ -15,11 +15,13 @@ from headrace.catalog.index import Counts, Index
 from headrace.errors import Changed, HeadraceError, SpecError, StateError, shown
 from headrace.fetch.block import RowBlock, as_block, gather
 from headrace.fetch.draws import Draws
+from headrace.fetch.needs import Need, mark_of_shard
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Orders
 from headrace.fetch.pool import Mark, Pool
 from headrace.fetch.resume import FORMAT, Place, Reading, restored
 from headrace.fetch.shelf import Shelf
+from headrace.fetch.sources import cache_of
 from headrace.run import Run
 from headrace.stage import Stage, State
 
@@ -34,6 +36,7 @@ class Rows(Stage[Row]):
     """One pass over a lane's share of a source."""
 
     _open: OpenChunks
+    _need: Need | None
     _mark: Mark
     _turns: Iterator[int]
     _ready: Iterator[Row]
@@ -51,11 +54,25 @@ class Rows(Stage[Row]):
         self._pool = Pool(orders, reading.size, reading.lane, reading.lanes, reading.epoch, reading.epoch + 1)
         self._shelf = Shelf(index, self.run, reading.columns)
         self._open = OpenChunks(self._shelf, index.listing.label, self._pool)
+        self._need = self._new_need()
+
+    def _new_need(self) -> Need | None:
+        """Where it is noted what this stage needs of the cache; None where nothing is fetched, or all is kept."""
+        if self.run.cleanup != "auto" or self.index.listing.origin.folder is None:
+            return None
+        r = self.reading
+        text = "\n".join(["rows", str(r.rules.seed), str(r.rules.shuffle), str(self.index.listing.source)])
+        return cache_of(self.run).need(text, r.lane, r.lanes)
+
+    def _marks(self, shards: set[int]) -> set[str]:
+        return {mark_of_shard(self.index.listing.shard(number)) for number in shards}
 
     def _begin(self) -> None:
         """Go on from where the pool is, with nothing drawn ahead."""
         self._next_draws = 1  # and twice as many each time: the first row waits for one chunk, not for the whole pool
         self._nothing_drawn()
+        if self._need is not None:
+            self._need.begin(self, self._marks(self._pool.shards_in_use()))
         self._shelf.plan(self._pool.shards_to_come(), cold=self.reading.size.chunks)
 
     # --- items
@@ -158,6 +175,8 @@ class Rows(Stage[Row]):
                 pool.skip(self._given)
             # The state before this one counts too: this one is not written yet.
             self._saved.append(pool.shards_in_use())
+            if self._need is not None:
+                self._need.save(self._marks(self._saved[-1]))
             return self._state(pool)
         finally:
             pool.go_to(here)
@@ -220,15 +239,17 @@ class Rows(Stage[Row]):
 
     def load_state_dict(self, state: State) -> None:
         index, reading, place = restored(state, self.index, self.reading, self.run)
-        before = self._shelf, self.index, self.reading, self._pool, self._open
+        before = self._shelf, self.index, self.reading, self._pool, self._open, self._need
         try:
             self._start(index, reading)
             self._go_to(place)
         except BaseException:
-            self._shelf, self.index, self.reading, self._pool, self._open = before
+            self._shelf, self.index, self.reading, self._pool, self._open, self._need = before
             raise
         before[0].close()
         before[4].close()
+        if before[5] is not None:
+            before[5].end(self)
         self._closed = False
         self._begin()
         self._saved.append(self._pool.shards_in_use())
@@ -256,3 +277,5 @@ class Rows(Stage[Row]):
             self._come_back(self._mark, self._given)
             self._closed = True
             self._shelf.close()
+            if self._need is not None:
+                self._need.end(self)

@@ -42,8 +42,8 @@ class Shelf:
         if not by_range:
             check_room(index, run)
         self._cache = cache_of(run)
-        if by_range and run.cache_bytes is not None:
-            sweep_once(self._cache, Stop())  # what an earlier run with another limit left; nothing will be fetched here
+        if by_range:
+            sweep_once(self._cache, Stop())  # what earlier runs left; nothing will be fetched here
         self._prefetch: ShardPrefetcher | None = None
         self._readers: dict[int, ParquetReader | LineReader] = {}
         self._held: set[int] = set()

@@ -26,6 +26,7 @@ ENDING = ".meta.json"
 MARK = "user.headrace"
 """The name of that attribute."""
 LEASES = ".leases"
+NEEDS = ".needs"
 _MAX_BYTES = 64 << 10
 
 Look = tuple[int, int, int, int]
@@ -50,11 +51,14 @@ class Sidecar:
     """None while the file has not been seen whole."""
     ours: bool = True
     """False for a file that lay there before us: it is read, never removed or replaced."""
+    passing: bool = False
+    """Fetched by a reader that passes on, under `auto` cleanup: it goes when nobody needs it any more."""
 
     @classmethod
-    def of(cls, shard: Shard, place: Path) -> Self:
+    def of(cls, shard: Shard, place: Path, passing: bool = False) -> Self:
         commit = str(getattr(shard.origin, "commit", ""))
-        return cls(place.name, shard.origin.name, shard.path, commit, shard.etag, shard.size, identity(shard))
+        told = (place.name, shard.origin.name, shard.path, commit, shard.etag, shard.size, identity(shard))
+        return cls(*told, passing=passing)
 
     def holds(self, shard: Shard) -> bool:
         return self.identity == identity(shard)
@@ -146,7 +150,7 @@ def last_use(place: Path) -> float:
 def walk(top: Path) -> Iterator[tuple[Path, Sidecar]]:
     """Every file of ours below a folder, and every name that is taken."""
     for folder, folders, names in os.walk(top):
-        folders[:] = [name for name in folders if name != LEASES]
+        folders[:] = [name for name in folders if name not in (LEASES, NEEDS)]
         taken = set(names)
         for name in names:
             if not name.startswith("."):
@@ -175,6 +179,7 @@ def _load(path: Path, name: str | None) -> Sidecar:
 
 
 def _of(fields: dict[str, Any]) -> Sidecar:
+    fields = {"passing": False, **fields}  # of a version that did not write it
     known = {field.name: fields[field.name] for field in dataclasses.fields(Sidecar)}
     if known["look"] is not None:
         inode, size, mtime, ctime = map(int, known["look"])

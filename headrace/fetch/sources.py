@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Counts as IndexCounts
 from headrace.catalog.index import Index
 from headrace.catalog.open import open_index
+from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
 from headrace.errors import NoSpace
 from headrace.fetch.cache import ShardCache
@@ -63,6 +65,15 @@ class Opened(Protocol):
         """On disk, for a reader that holds so many shards; 0 where nothing is fetched."""
         ...
 
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its files are fetched into the cache."""
+        ...
+
+    def files_of(self, shard: int, group: int) -> Iterable[Shard]:
+        """The files that a row group (-1: any) of a shard is read from, where they are fetched."""
+        ...
+
     def has_lists(self, column: str) -> bool:
         """Whether a column holds lists of whole numbers: tokens already."""
         ...
@@ -97,6 +108,13 @@ class Indexed:
 
     def label(self, shard: int) -> str:
         return self.index.listing.label(shard)
+
+    @property
+    def is_fetched(self) -> bool:
+        return self.index.listing.origin.folder is not None
+
+    def files_of(self, shard: int, group: int) -> Iterable[Shard]:
+        return [self.index.listing.shard(shard)]
 
     def has_lists(self, column: str) -> bool:
         return re.fullmatch(r"(large_)?list<[^<>:]*: u?int(8|16|32|64)( not null)?>", self._type(column)) is not None

@@ -168,7 +168,7 @@ class _Desk:
         self._tables = Tables()
         self._unreadable: set[str] = set()
         """Files that are no videos we can read: not looked into again by the threads."""
-        self.ahead = Ahead(self._cache, workers, self._place, self._opened.put, self._opened.drop)
+        self.ahead = Ahead(self._cache.passing(), workers, self._place, self._opened.put, self._opened.drop)
         self._lock = threading.Lock()
         self._direct_reads = self._direct_bytes = 0
         self._waited = 0.0

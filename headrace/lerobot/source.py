@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.frames import Frames
+from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
 from headrace.errors import SpecError, shown
 from headrace.fetch.chunk import OpenChunk
@@ -159,6 +160,26 @@ class Robot:
     def held_bytes(self, shards: int) -> int:
         return 0
 
+    @property
+    def is_fetched(self) -> bool:
+        return self.meta.root.listing.origin.folder is not None
+
+    def files_of(self, shard: int, group: int) -> Iterable[Shard]:
+        """Of an episode, its table and its videos."""
+        numbers = self._counts.episodes[shard]
+        paths = {self.label(shard)}
+        for number in numbers.tolist() if group < 0 else [int(numbers[group])]:
+            paths.update(path for path, _, _ in self.videos_of(number))
+        return [self.meta.root.shard(path) for path in sorted(paths) if self.meta.root.has(path)]
+
+    def videos_of(self, number: int) -> list[tuple[str, int, int]]:
+        """Of the episode at this place in the metadata, each video with its first frame and the one behind its last."""
+        episodes, wanted = self.meta.episodes, []
+        for name, (chunks, files, firsts) in episodes.videos.items():
+            path = self.meta.info.video_file(name, int(chunks[number]), int(files[number]))
+            wanted.append((path, int(firsts[number]), int(firsts[number]) + int(episodes.length[number])))
+        return wanted
+
     def has_lists(self, column: str) -> bool:
         return False
 
@@ -174,7 +195,7 @@ class Robot:
 
     @cached_property
     def tables(self) -> Tables:
-        return Tables(self.meta, cache_of(self.run))
+        return Tables(self.meta, cache_of(self.run).passing())
 
     @cached_property
     def videos(self) -> Videos:
@@ -247,13 +268,8 @@ class EpisodeShelf:
         return int(self._robot.counts(None).episodes[chunk.shard][chunk.group])
 
     def _admitted(self, number: int) -> object:
-        meta, key = self._robot.meta, object()
-        wanted = []
-        for name, (chunks, files, firsts) in meta.episodes.videos.items():
-            path = meta.info.video_file(name, int(chunks[number]), int(files[number]))
-            first = int(firsts[number])
-            wanted.append((path, first, first + int(meta.episodes.length[number])))
-        self._robot.files.admit(key, wanted)
+        key = object()
+        self._robot.files.admit(key, self._robot.videos_of(number))
         return key
 
     def finished(self, number: int) -> None:

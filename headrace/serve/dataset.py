@@ -101,6 +101,7 @@ class LaneDataset(IterableDataset[Batch]):
         if self._loaded is not None:
             return self._loaded
         job, m, lanes = self._now.place() if self._now is not None else LaneBatches(self._pipeline, self._job()).place()
+        self._pipeline.needs.saved([lanes.get(lane) for lane in range(job.lanes)])
         texts = json.dumps({str(lane): lanes[lane].decode() for lane in sorted(lanes)})
         return {"format": FORMAT, "of": mark(self._pipeline, job.lanes), "epoch": job.epoch, "m": m, "lanes": texts}
 

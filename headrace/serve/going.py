@@ -142,6 +142,7 @@ def worker_state(pipeline: Pipeline, going: Going) -> State:
     m, lanes = going.states()
     texts = json.dumps({str(lane): lanes[lane].decode() for lane in sorted(lanes)})
     job = going.job
+    pipeline.needs.saved([lanes.get(lane) for lane in range(job.lanes)])
     least, most = going.start.bounds
     whom = {"L": job.lanes, "ranks": job.ranks, "worker": job.worker, "workers": job.workers}
     whom |= {"least": least, "most": most}

@@ -333,6 +333,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
                 )
         if going is not None:
             place, known = going.now()
+            self._pipeline.needs.saved(known)
             return saved_of(self._pipeline, place, known).to_state([])
         if resume is not None:
             return dict(resume)

@@ -199,6 +199,7 @@ class Loader:
             self._refuse_read_ahead()
         place = self.place if at is None else self._back_to(at)
         lanes: list[bytes | None] = [lane if self._is_own(i, place) else None for i, lane in enumerate(place.lanes)]
+        self.pipeline.needs.saved(lanes)
         if self.ranks > 1 and gather and group_is_up():
             lanes = self._gathered(place, lanes)
         saved = saved_of(self.pipeline, place, lanes)

@@ -158,6 +158,7 @@ class Logbook:
 
     def state(self, pipeline: Pipeline, place: Place) -> State:
         """The same as a state; of several ranks, the part that is known here."""
+        pipeline.needs.saved(place.lanes)
         if pipeline.run.world_size == 1:
             return saved_of(pipeline, place).to_state([])
         own = {lane for page in self._pages(self._last(self._rounds())) for lane in page.own}

@@ -20,6 +20,7 @@ from headrace.mix.weights import weights_at
 from headrace.recipe import Part, Recipe, skip_address
 from headrace.run import Run
 from headrace.sequence.side_by_side import Helpers
+from headrace.serve.needs import LaneNeeds
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -237,6 +238,10 @@ class Pipeline:
     def helpers(self) -> Helpers:
         """Threads for all lanes of this process."""
         return Helpers(1) if self.samples is None else self.samples.helpers()
+
+    @cached_property
+    def needs(self) -> LaneNeeds:
+        return LaneNeeds(self)
 
     @property
     def passes(self) -> int | None:

@@ -362,6 +362,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         place = self._settle()
         assert place is not None
         known = [lane if self._own is None or i in self._own else None for i, lane in enumerate(place.lanes)]
+        self._opened().needs.saved(known)
         return saved_of(self._opened(), place, known).to_state([])
 
     def _whole_state(self) -> State:

@@ -91,6 +91,8 @@ class Maker:
         self._lanes: dict[int, Lane] = {}
         self.m = next(self._slots)
         """The micro-batch that is being made, or comes next."""
+        if not counting:
+            pipeline.needs.begin(self, job.states, job.lanes)
 
     def make(self, *, until_over: bool = False, receipt: bool = True) -> Made | None:
         """The next one. None: all lanes are over, and nobody is to be kept step with (or it is to end there)."""
@@ -145,6 +147,7 @@ class Maker:
         self._pipeline.helpers.close()
         for lane in self._lanes.values():
             lane.close()
+        self._pipeline.needs.end(self)
 
 
 # --- in the worker

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.shard import Shard
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.plan import Chunk, Coordinate
 
@@ -72,6 +73,11 @@ class MemorySource:
 
     def held_bytes(self, shards: int) -> int:
         return 0
+
+    is_fetched = False
+
+    def files_of(self, shard: int, group: int) -> Iterable[Shard]:
+        return []
 
     def has_lists(self, column: str) -> bool:
         return False
