@@ -191,6 +191,9 @@ def _from_rows(value: Any, pipeline: Pipeline, wanted: int) -> Place:
             for piece in pieces:
                 state["rest" if piece[5] == TO_THE_END or pipeline.recipe.pack is None else "held"].append(piece)
     pipeline.start_digests([(min(one.epoch for one in offsets), 0) for offsets in found])
+    limited = [shown(part.name) for part in pipeline.recipe.parts if part.tokens is not None]
+    if limited:
+        log.warning("resume: resume_state alone does not count tokens: the limit of %s starts again", limited[0])
     if lanes % pipeline.run.world_size:
         states = redealt(pipeline, states, wanted)
     place = first_place(pipeline, len(states))
