@@ -240,7 +240,7 @@ ODD: dict[str, tuple[Any, list[Any]]] = {
     "nanoseconds": (pa.array([1_000, None], pa.timestamp("ns")), [datetime(1970, 1, 1, 0, 0, 0, 1), None]),
     "decimals": (pa.array([Decimal("1.50"), None], pa.decimal256(60, 2)), [Decimal("1.50"), None]),
     "large numbers": (pa.array([2**64 - 1, None], pa.uint64()), [2**64 - 1, None]),
-    "half floats": (pa.array([1.5, None], pa.float16()), [1.5, None]),
+    "half floats": (pa.array([np.float16(1.5), None], pa.float16()), [1.5, None]),
     "maps": (pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())), [[("a", 1)], None]),
     "nothing": (pa.nulls(2), [None, None]),
     "a large list": (pa.array([list(range(300_000))]), [list(range(300_000))]),

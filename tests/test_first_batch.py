@@ -181,7 +181,10 @@ def test_an_error_while_a_chunk_is_put_into_order_says_where(tmp_path: Path, mon
 def test_strings_that_are_views_are_read_like_others(tmp_path: Path) -> None:
     texts = [f"row {i}, long enough to lie in a buffer of its own" if i % 7 else None for i in range(100)]
     table = pa.table({"text": pa.array(texts, pa.string_view()), "raw": pa.array([b"x"] * 100, pa.binary_view())})
-    pq.write_table(table, tmp_path / "views.parquet", row_group_size=50)
+    try:
+        pq.write_table(table, tmp_path / "views.parquet", row_group_size=50)
+    except pa.ArrowNotImplementedError as error:
+        pytest.skip(f"pyarrow {pa.__version__} writes no views: {error}")
     spec = f"parquet:{tmp_path}/views.parquet"
     for shuffle in (False, True):
         with headrace.rows(spec, shuffle=shuffle, cache_dir=tmp_path / "data") as rows:

@@ -439,6 +439,10 @@ class _Handler(BaseHTTPRequestHandler):
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     import huggingface_hub
 
+    if not hasattr(huggingface_hub.HfApi, "list_bucket_tree"):
+        pytest.skip(
+            f"huggingface_hub {huggingface_hub.__version__} is from before buckets, which another test is about"
+        )
     server = Bucket(made.files())
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
@@ -448,6 +452,11 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_a_client_from_before_buckets_is_named_and_not_the_bucket(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.delattr("huggingface_hub.HfApi.list_bucket_tree", raising=False)
+    check_refused(refusal("hf://buckets/me/robot", run), SpecError, r"too old for buckets.*--upgrade huggingface_hub")
 
 
 def test_a_bucket_is_read_by_the_client_of_the_hub(bucket: Bucket, run: Run) -> None:

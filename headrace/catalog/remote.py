@@ -65,6 +65,7 @@ class RemoteOrigin(Origin):
 
 
 def list_remote(source: Source) -> Listing:
+    _require_buckets(source.path)
     scheme, _, path = source.path.partition("://")
     fs, wild = _filesystem(scheme), any(c in path for c in "*?[")
     base = path[: min(i for c in "*?[" if (i := path.find(c)) >= 0)].rpartition("/")[0] if wild else path
@@ -90,6 +91,7 @@ def list_remote(source: Source) -> Listing:
 
 def list_folder(source: Source) -> Listing:
     """All files below a folder. What stands before their paths is the `base` of their origin."""
+    _require_buckets(source.path)
     scheme = source.path.partition("://")[0]
     fs = _filesystem(scheme)
     path = str(fs._strip_protocol(source.path)).rstrip("/")
@@ -150,6 +152,19 @@ def _filesystem(scheme: str) -> Any:
     except (ImportError, ValueError) as error:
         extra = "headrace[s3]" if scheme in ("s3", "s3a") else f"the fsspec package for {scheme}://"
         raise SpecError(f"{scheme}:// cannot be opened ({shown(error)}); pip install {extra}") from error
+
+
+def _require_buckets(url: str) -> None:
+    """To a client of the Hub from before its buckets, one is a repo that does not exist."""
+    if not url.startswith("hf://buckets/"):
+        return
+    from huggingface_hub import HfApi, __version__
+
+    if not hasattr(HfApi, "list_bucket_tree"):
+        raise SpecError(
+            f"{shown(url)}: huggingface_hub {__version__} is too old for buckets of the Hub; "
+            f"pip install --upgrade huggingface_hub"
+        )
 
 
 class _explained:

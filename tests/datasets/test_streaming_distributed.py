@@ -102,7 +102,8 @@ def test_a_rank_is_what_it_is_told_by_hand(ranks: Ranks, count: int) -> None:
 def test_accelerate_gives_the_same_ranks_and_one_that_takes_itself_for_alone_is_not_believed(ranks: Ranks) -> None:
     plain = ranks.read("by_environment", 2)
     alone = ranks.read("by_accelerate_alone", 2)
-    assert [one["accelerate"] for one in alone] == [[0, 1], [0, 1]], "Accelerate has learned better: this may go"
+    # On CPUs Accelerate 1.15 takes each rank for the only one, which 1.0 did not.
+    assert [one["accelerate"] for one in alone] in ([[0, 1], [0, 1]], [[0, 2], [1, 2]])
     assert [one["0"] for one in alone] == [one["0"] for one in plain]
     for count in (2, 3):
         told = ranks.read("by_accelerate", count)
