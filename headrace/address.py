@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from operator import itemgetter
@@ -12,7 +13,7 @@ class Address(NamedTuple):
     """Where a row came from."""
 
     source: str
-    """The spec, as it is written in states and logs."""
+    """The name of its part: the one that was given, else the spec."""
     epoch: int
     shard: str
     """The shard's label: the file's name, or its path where the name alone would be ambiguous."""
@@ -20,7 +21,25 @@ class Address(NamedTuple):
     """The row's number inside the shard, from 0."""
 
     def __str__(self) -> str:
-        return f"{self.source} epoch {self.epoch} {self.shard}:{self.row}"
+        """For people, and for `Skip`: `Address.parse` makes the same address of it."""
+        return f"{_quoted(self.source)} epoch {self.epoch} {_quoted(self.shard)}:{self.row}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The address that is written so. What is none is a ValueError."""
+        found = re.fullmatch(r"(.*?) epoch ([0-9]{1,18}) (.*):([0-9]{1,18})", text, re.DOTALL)
+        if found is None or not found[1] or not found[3]:
+            raise ValueError(f"{text!r} is not of the form 'source epoch 0 shard:row'")
+        return cls(_unquoted(found[1]), int(found[2]), _unquoted(found[3]), int(found[4]))
+
+
+def _quoted(name: str) -> str:
+    """Without the word that stands between the parts of an address."""
+    return re.sub(r" (?=epoch )", r" \\", name.replace("\\", "\\\\"))
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
 class Row(tuple[tuple[str, int, str], int, dict[str, Any]]):

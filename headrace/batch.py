@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -93,6 +94,18 @@ class Batch(dict[str, Any]):
     def num_samples(self) -> int:
         """Samples that begin in these sequences."""
         return sum([piece[5] == 0 for pieces in self._pieces or () for piece in pieces])
+
+    def by_source(self) -> list[tuple[str, int, int]]:
+        """Of each part in it: its name, the rows that begin in this batch, and the tokens, without context."""
+        if self._pieces is None:
+            return [(name, rows, 0) for name, rows in Counter(row[0] for row in self._rows).items()]
+        found: dict[str, list[int]] = {}
+        for pieces in self._pieces:
+            for name, _, _, _, sample, start, stop in pieces:
+                counts = found.setdefault(name, [0, 0])
+                counts[0] += not (sample or start)
+                counts[1] += stop - start
+        return [(name, rows, tokens) for name, (rows, tokens) in found.items()]
 
     @property
     def addresses(self) -> list[Any]:

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from headrace.address import Address
 from headrace.catalog.source import Source, parse_specs
 from headrace.errors import SpecError, shown
 from headrace.make.describe import Tokenize
@@ -61,24 +62,37 @@ class Skip:
     """What is left out, by name. Kept sorted and once each."""
 
     addresses: tuple[str, ...] = ()
-    """Rows, each as `spec|shard|row`."""
+    """Rows: addresses as `str(address)` writes them, or `source|shard|row`. A row is left out of every pass; the source
+    is the name of a part, or its spec. Kept as `source|shard|row` where that can be read back."""
     steps: tuple[int, ...] = ()
     """Numbers of micro-batches."""
 
     def __post_init__(self) -> None:
-        addresses = listed("addresses", self.addresses, str)
-        for i, address in enumerate(addresses):
-            skip_address(address, f"addresses[{i}]")
+        rows = [str(row) if isinstance(row, Address) else row for row in listed("addresses", self.addresses, object)]
+        addresses = [_skipped(row, f"addresses[{i}]") for i, row in enumerate(listed("addresses", rows, str))]
         steps = [whole(f"steps[{i}]", step, least=0) for i, step in enumerate(listed("steps", self.steps, object))]
         put(self, addresses=tuple(sorted(set(addresses))), steps=tuple(sorted(set(steps))))
 
 
 def skip_address(text: str, field: str = "address") -> tuple[str, str, int]:
-    """`spec|shard|row` as its three parts."""
-    spec, shard, row = ["", "", *text.rsplit("|", 2)][-3:]
-    if not (spec and shard and row.isascii() and row.isdecimal() and len(row) < 19):
-        raise SpecError(f"{field}={given(text)} is not of the form spec|shard|row, with the row's number in its shard")
-    return spec, shard, int(row)
+    """The source, the shard and the row in it, of `str(address)` or of `source|shard|row`."""
+    source, shard, row = ["", "", *text.rsplit("|", 2)][-3:]
+    if source and shard and row.isascii() and row.isdecimal() and len(row) < 19:
+        return source, shard, int(row)
+    try:
+        address = Address.parse(text)
+    except ValueError:
+        raise SpecError(
+            f"{field}={given(text)} is not of the form spec|shard|row, with the row's number in its shard, nor what "
+            f"str(address) gives: 'spec epoch 0 shard:row'"
+        ) from None
+    return address.source, address.shard, address.row
+
+
+def _skipped(text: str, field: str) -> str:
+    """In one form, so that the same row is there once, whatever pass its address was seen in."""
+    source, shard, row = skip_address(text, field)
+    return str(Address(source, 0, shard, row)) if "|" in shard else f"{source}|{shard}|{row}"
 
 
 @dataclass(frozen=True, kw_only=True)

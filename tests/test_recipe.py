@@ -48,7 +48,7 @@ def refused(make: Callable[[], object]) -> str:
         (lambda: loose.Order(pool_chunks=0), "pool_chunks=0 is not a whole number of at least 1"),
         (lambda: loose.Order(pool_bytes=1.5), "pool_bytes=1.5 is not a whole number"),
         (lambda: loose.Order(shard_window=10**5000), "shard_window=a number of 16610 bits is not"),
-        (lambda: loose.Part(source="txt:a"), "source='txt:a' is not a Source; Source.parse(...) makes one"),
+        (lambda: loose.Part(source=5), "source=5 is neither a spec ('parquet:data/*.parquet') nor a Source"),
         (lambda: loose.Part(source=src(), name=3), "name=3 is not text"),
         (
             lambda: loose.Part(source=src(), weight=0),

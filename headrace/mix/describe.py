@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from operator import index
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from headrace.catalog.source import Source
 from headrace.errors import SpecError, shown
@@ -27,13 +27,19 @@ LARGEST = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One source of a mix."""
+    """One source of a mix, and how much of it is read.
+
+    headrace.load([Part(source="parquet:wiki/*.parquet", weight=3), Part(source="jsonl:code.jsonl", tokens=10**9)])
+    """
 
     source: Source
+    """What is read: a `Source`, or a spec as text."""
     name: str = ""
-    """Keys the random streams and the states; the spec unless given. A second part of the same spec: `spec#2`."""
+    """What addresses, statistics, states and schedules call it, and what its random order is drawn with: a run keeps
+    its names. The spec unless given; a second part of the same spec is `spec#2`."""
     weight: float = 1.0
-    """The part's share of rows or tokens is its weight over the sum of the weights."""
+    """The part's share of rows or tokens (`Mix.by`) is its weight over the sum of the weights of all parts that have
+    not ended."""
     limit: int | None = None
     """At most so many rows, over the whole run: all passes, epochs and ranks together. Passes are given whole until
     one reaches the limit; of that one the first rows in its order."""
@@ -44,9 +50,24 @@ class Part:
     passes: int | None = None
     """At most so many passes over the source, over the whole run; it then counts as ended even where others go on."""
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            source: Source | str,
+            name: str = "",
+            weight: float = 1.0,
+            limit: int | None = None,
+            tokens: int | None = None,
+            passes: int | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        if isinstance(self.source, str):
+            put(self, source=Source.parse(self.source))
         if not isinstance(self.source, Source):
-            raise SpecError(f"source={given(self.source)} is not a Source; Source.parse(...) makes one from a spec")
+            raise SpecError(f"source={given(self.source)} is neither a spec ('parquet:data/*.parquet') nor a Source")
         if not isinstance(self.name, str):
             raise SpecError(f"name={given(self.name)} is not text")
         put(
@@ -85,18 +106,26 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """How the parts become one stream."""
+    """How the parts become one stream. The weights themselves are those of the parts (`Part.weight`).
+
+    headrace.load([Part(source=a, weight=0.7), Part(source=b, weight=0.3)], mix=Mix(by="tokens"), ...)
+    """
 
     by: By = "rows"
-    """What weights are shares of. Tokens are counted as they go into sequences, so documents may differ in length."""
+    """What weights are shares of: rows, or tokens, which are counted as documents are taken, so that their lengths do
+    not matter."""
     order: How = "weights"
-    """round_robin: one row of each in turn, the same as equal weights by rows."""
+    """`weights`: the part that is furthest behind its share gives the next row. `round_robin`: one row of each in turn,
+    without weights."""
     temperature: float | None = None
-    """Weights are multiplied by rows ** (1 / temperature): 1 is in proportion to size, large is even."""
+    """Weights are multiplied by rows ** (1 / temperature): 1 is in proportion to size, large is even. None: weights as
+    they are."""
     schedule: tuple[Change, ...] = ()
-    """Steps, not slopes: the last change whose `at` is reached holds."""
+    """Other weights from given micro-batches on, in steps: the last change whose `at` is reached holds."""
     stop: Stop | None = None
-    """When a part ends. None: `all_exhausted` for a single pass, `loop` when the run is endless."""
+    """What happens when a part ends. `first_exhausted`: the epoch ends. `all_exhausted`: the others go on until all
+    have ended. `loop`: it begins again, and the run is endless. None: `all_exhausted` for rows and with `epochs=`,
+    else `loop`."""
 
     def __post_init__(self) -> None:
         one_of("by", self.by, By)

@@ -27,7 +27,7 @@ class Lane:
     def __init__(self, pipeline: Pipeline, number: int, lanes: int, epoch: int = 0, *, counting: bool = False) -> None:
         """`counting`: rows are drawn, but not read."""
         self.pipeline, self.number, self.lanes, self.epoch = pipeline, number, lanes, epoch
-        self._names = [source.spec for source in pipeline.sources]
+        self._names = [part.name for part in pipeline.recipe.parts]
         kind = CountingFeed if counting else Feed
         self._feeds = [
             kind(

@@ -315,8 +315,17 @@ class Loader:
     # --- around it
 
     def stats(self) -> dict[str, Any]:
-        """What was delivered since the loader was made or a state loaded: batches, tokens, fill, waiting time."""
-        return self.statistics.as_dict(self.pipeline.recipe, self.pipeline.samples is not None)
+        """What was delivered since the loader was made or a state loaded: batches, tokens, fill, waiting time.
+
+        `sources` has, for each part by name, its `rows` (those that begin in a delivered batch), its `tokens` where
+        there are sequences, and two shares, of rows or (`Mix.by`) of tokens: `share_asked`, which its weight asks for
+        at the current micro-batch, and `share`, which it had of all that was delivered.
+        """
+        recipe = self.pipeline.recipe
+        known = self._place is not None or recipe.mix.temperature is None  # which needs the rows of all sources
+        weights = self.pipeline.weights(max(0, self._place.m - 1) if self._place is not None else 0) if known else None
+        found = self.statistics.as_dict(recipe, self.pipeline.samples is not None)
+        return {**found, "sources": self.statistics.by_source(recipe, weights)}
 
     @property
     def dataset(self) -> LaneDataset:

@@ -78,16 +78,16 @@ def _in_its_epoch(pipeline: Pipeline, place: Place, m: int) -> Place:
 
 
 def _address(pipeline: Pipeline, row: Ready) -> Address:
-    source = pipeline.sources[row.source]
+    name = pipeline.recipe.parts[row.source].name
     if row.row >= 0:
-        return Address(source.spec, row.epoch, row.shard, row.row)
+        return Address(name, row.epoch, row.shard, row.row)
     shard, number = pipeline.orders[row.source](row.epoch).row_of(row.position)
-    return Address(source.spec, row.epoch, source.label(shard), number)
+    return Address(name, row.epoch, pipeline.sources[row.source].label(shard), number)
 
 
 def _spans(pipeline: Pipeline, pieces: Sequence[Piece]) -> tuple[Span, ...]:
     def span(piece: Any) -> Span:
-        address = Address(pipeline.sources[piece.source].spec, piece.epoch, piece.shard, piece.row)
+        address = Address(pipeline.recipe.parts[piece.source].name, piece.epoch, piece.shard, piece.row)
         return Span(address, piece.sub, piece.start, piece.stop)
 
     return tuple(span(piece) for piece in pieces)

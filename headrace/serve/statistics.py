@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.batch import Batch
@@ -14,6 +15,8 @@ class Statistics:
         self.room = 0
         """Tokens of sequences together with what their media take."""
         self.wait_seconds = 0.0
+        self.sources: dict[str, list[int]] = {}
+        """Of each part, by name: rows that were begun, and tokens."""
         self._job = -1
         self._lanes: dict[int, tuple[int, int]] = {}
         """Of each lane in this job, the rows dropped and the tokens cut off."""
@@ -33,6 +36,10 @@ class Statistics:
             self.room += int(batch["expanded_lengths"].sum()) if "expanded_lengths" in batch else 0
         else:
             self.rows += batch.num_rows
+        for name, rows, tokens in batch.by_source():
+            counts = self.sources.setdefault(name, [0, 0])
+            counts[0] += rows
+            counts[1] += tokens
 
     def lane(self, job: int, number: int, dropped: int, truncated: int) -> None:
         """What a lane says of itself since it was opened, which it is for each job."""
@@ -43,6 +50,21 @@ class Statistics:
     def _losses(self) -> tuple[int, int]:
         found = [self._before, *self._lanes.values()]
         return sum(dropped for dropped, _ in found), sum(truncated for _, truncated in found)
+
+    def by_source(self, recipe: Recipe, weights: Sequence[int] | None) -> dict[str, dict[str, Any]]:
+        """Of each part: rows, tokens where there are sequences, the share that its weight asks for and that it had.
+
+        Shares are of rows, or of tokens where the mix is by tokens. `weights`: those that hold now; None: not known.
+        """
+        counts = [self.sources.get(part.name, [0, 0]) for part in recipe.parts]
+        totals = [sum(column) for column in zip(*counts, strict=True)]
+        of = int(recipe.mix.by == "tokens")
+        found: dict[str, dict[str, Any]] = {}
+        for i, (part, (rows, tokens)) in enumerate(zip(recipe.parts, counts, strict=True)):
+            one = {"rows": rows} if recipe.pack is None else {"rows": rows, "tokens": tokens}
+            asked = None if weights is None else _share(weights[i], sum(weights))
+            found[part.name] = {**one, "share_asked": asked, "share": _share(counts[i][of], totals[of])}
+        return found
 
     def as_dict(self, recipe: Recipe, of_samples: bool = False) -> dict[str, Any]:
         found: dict[str, Any] = {
