@@ -321,6 +321,14 @@ def test_new_data_under_a_name_that_is_taken_gets_another(tmp_path: Path) -> Non
     assert_once(given, rest_of(tmp_path, state, *specs), [*EVERY, *range(3000, 3000 + ROWS)])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_is_verified_under_a_recipe_with_other_paths(tmp_path: Path, kind: str) -> None:
+    state, _ = begun(tmp_path, kind)
+    loader = made(tmp_path, spec_of(tmp_path, kind, "a"), moved(tmp_path, kind))
+    report = verify(state, recipe=loader.pipeline.recipe, run=loader.pipeline.run)
+    assert report.is_reachable, report.all_problems()
+
+
 # --- ranks
 
 

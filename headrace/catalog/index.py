@@ -57,6 +57,9 @@ class Index:
         self._is_looked_up = False
         """Whether the index file was asked for counts that were not asked for yet."""
         self._recent: dict[int, ShardIndex] = {}
+        self._marks: dict[int, str] = {}
+        self._identities: dict[bool, Identity] = {}
+        """By whether all shards are counted."""
         self._expected: dict[int, str] = {}
         self._trust = Trust()
 
@@ -148,13 +151,17 @@ class Index:
 
     def mark(self, i: int) -> str:
         """What tells shard i from others: see `identity`."""
-        return _mark(self.shard(i))
+        if i not in self._marks:
+            self._marks[i] = _mark(self.shard(i))
+        return self._marks[i]
 
     def identity(self) -> Identity:
         """As far as it is known without reading anything for it."""
-        pinned = self.listing.source.kind == "hf"  # by its commit
-        marks = None if self._known is None or pinned else [_mark(shard) for shard in self._known]
-        return identity_of(self.listing.paths, self.listing.sizes, marks)
+        counted = self._known is not None and self.listing.source.kind != "hf"  # which is pinned by its commit
+        if counted not in self._identities:
+            marks = [self.mark(i) for i in range(self.num_shards)] if counted else None
+            self._identities[counted] = identity_of(self.listing.paths, self.listing.sizes, marks)
+        return self._identities[counted]
 
     def expect(self, marks: Mapping[int, str], trust: Trust) -> None:
         """These shards must have these marks when they are opened."""

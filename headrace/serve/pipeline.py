@@ -112,6 +112,8 @@ class Pipeline:
         self.names = tuple(part.name for part in recipe.parts)
         """What keys the draws of parts that no state has a name for."""
         self._facts: tuple[Fact, ...] | None = None
+        self.in_use: dict[tuple[int, int], tuple[bytes, frozenset[int]]] = {}
+        """By source and lane: a state, and the shards that were being read in it."""
         self.away: tuple[Fact, ...] = ()
         """Parts that were taken out of the recipe, which the state keeps."""
         order, default = recipe.order, PoolSize()

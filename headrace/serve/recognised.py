@@ -173,14 +173,20 @@ def _is_pinned(source: Indexed) -> bool:
 def _in_use(pipeline: Pipeline, i: int, lanes: Sequence[bytes | None]) -> set[int]:
     shards: set[int] = set()
     for number, lane in enumerate(lanes):
-        if not lane:
-            continue
-        state = json.loads(lane)
-        pool = pipeline.pool(i, number, len(lanes))
-        pool.last = None
-        pool.load_state_dict(state["src"][i])
-        shards |= pool.shards_in_use()
-        for piece in (*state["held"], *state["rest"]):
-            if piece[0] == i:
-                shards |= set(pool.orders(piece[1]).window_shards(piece[2], piece[2] + 1).tolist())
+        if lane:
+            before = pipeline.in_use.get((i, number))
+            if before is None or before[0] is not lane:  # few lanes move from one state to the next
+                pipeline.in_use[i, number] = before = lane, _of_lane(pipeline, i, json.loads(lane), number, len(lanes))
+            shards |= before[1]
     return shards
+
+
+def _of_lane(pipeline: Pipeline, i: int, state: State, number: int, lanes: int) -> frozenset[int]:
+    pool = pipeline.pool(i, number, lanes)
+    pool.last = None
+    pool.load_state_dict(state["src"][i])
+    shards = pool.shards_in_use()
+    for piece in (*state["held"], *state["rest"]):
+        if piece[0] == i:
+            shards |= set(pool.orders(piece[1]).window_shards(piece[2], piece[2] + 1).tolist())
+    return frozenset(shards)
