@@ -180,7 +180,7 @@ class Recipe:
         Defaults are written out, so a default that changes in a later version shows. A field that is added later must
         be left out here while it has its default, or every old fingerprint would change.
         """
-        return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
+        return fingerprint_of(self.text)
 
     @cached_property
     def text(self) -> str:
@@ -199,6 +199,11 @@ class Recipe:
             indent += "   "
         leaves = _leaves(self, rows)
         return "\n".join([*lines, *(f"{indent}├─ {leaf}" for leaf in leaves[:-1]), f"{indent}└─ {leaves[-1]}"])
+
+
+def fingerprint_of(text: str) -> str:
+    """Of a recipe's `text`, also of one that another version wrote."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 _KINDS: tuple[tuple[str, type, bool], ...] = (

@@ -9,18 +9,20 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.catalog.counted import CountedLines
 from headrace.catalog.footer import GroupRows, read_footer
+from headrace.catalog.identity import Identity, Trust, identity_of, mark_of, same_mark, same_shape
 from headrace.catalog.lines import LineIndex
 from headrace.catalog.listing import Listing
 from headrace.catalog.schemas import Agreement, Schema, check_names
 from headrace.catalog.shard import Shard
-from headrace.errors import FetchError, shown
+from headrace.errors import Changed, FetchError, shown
 from headrace.files import keep_json, read_whole
 from headrace.limits import starting
 from headrace.locks import locked
@@ -55,6 +57,11 @@ class Index:
         self._is_looked_up = False
         """Whether the index file was asked for counts that were not asked for yet."""
         self._recent: dict[int, ShardIndex] = {}
+        self._marks: dict[int, str] = {}
+        self._identities: dict[bool, Identity] = {}
+        """By whether all shards are counted."""
+        self._expected: dict[int, str] = {}
+        self._trust = Trust()
 
     @property
     def num_shards(self) -> int:
@@ -114,7 +121,7 @@ class Index:
         if i not in self._recent:
             if len(self._recent) >= KEPT_SHARDS:
                 del self._recent[next(iter(self._recent))]
-            self._recent[i] = self._shard(i)
+            self._recent[i] = self._as_expected(i, self._shard(i))
         return self._recent[i]
 
     def _shard(self, i: int) -> ShardIndex:
@@ -140,6 +147,49 @@ class Index:
                 raise  # else it is a cache that is only read from
         return found
 
+    # --- what tells it from others
+
+    def mark(self, i: int) -> str:
+        """What tells shard i from others: see `identity`."""
+        if i not in self._marks:
+            self._marks[i] = _mark(self.shard(i))
+        return self._marks[i]
+
+    def identity(self) -> Identity:
+        """As far as it is known without reading anything for it."""
+        counted = self._known is not None and self.listing.source.kind != "hf"  # which is pinned by its commit
+        if counted not in self._identities:
+            marks = [self.mark(i) for i in range(self.num_shards)] if counted else None
+            self._identities[counted] = identity_of(self.listing.paths, self.listing.sizes, marks)
+        return self._identities[counted]
+
+    def expect(self, marks: Mapping[int, str], trust: Trust) -> None:
+        """These shards must have these marks when they are opened."""
+        self._expected, self._trust = dict(marks), trust
+        self._recent.clear()
+
+    def _as_expected(self, i: int, found: ShardIndex) -> ShardIndex:
+        if i in self._expected:
+            self.require_mark(i, self._expected[i], _mark(found), self._trust)
+        return found
+
+    def require_mark(self, i: int, wanted: str, found: str, trust: Trust) -> None:
+        """Shard i has this mark; or only its contents are others, and that is trusted."""
+        if same_mark(wanted, found):
+            return
+        shard, label = self.listing.shard(i), self.listing.label(i)
+        if not same_shape(wanted, found):
+            raise Changed(
+                f"{shard} is not the file that the state was made on: it has other rows, or other row groups; put "
+                f"that file back, or start anew"
+            )
+        if not trust.allows_change(label):
+            raise Changed(
+                f"{shard} is not the file that the state was made on: it has as many rows, with other contents; put "
+                f"that file back, or load the state with trust_changed=[{shown(label)!r}] to go on with this one"
+            )
+        log.warning("%s has other contents than the file that the state was made on; it is trusted", shard)
+
     def check_columns(self, i: int, columns: list[str] | None) -> None:
         """Shard i has the columns that are read, of the same types as the shards that were looked at before."""
         found = self.shard(i)
@@ -160,12 +210,16 @@ class Index:
     def _read_all(self, beat: Callable[[], None]) -> list[ShardIndex]:
         shards = [self.listing.shard(i) for i in range(self.num_shards)]
         count_lines, what = self._count_lines, "counting lines" if self.is_text else "reading footers"
+        counted = CountedLines(self.path.parent, self.listing.source.kind)
 
         def read(shard: Shard) -> ShardIndex:
-            return read_footer(shard) if count_lines is None else count_lines(shard, beat)
+            if count_lines is None:
+                return read_footer(shard)
+            return counted.get(shard) or counted.put(shard, count_lines(shard, beat))
 
         found: list[ShardIndex] = []
         with (
+            counted,
             starting(f"threads for {what}"),
             _progress(what, len(shards)) as step,
             ThreadPoolExecutor(READERS, "headrace-index") as threads,
@@ -215,6 +269,14 @@ def _line_groups(index: LineIndex) -> tuple[I64, I64, I64]:
     edges = np.array([*index.offsets[: len(starts)], index.bytes], dtype=np.int64)
     nbytes = edges[1:] - edges[:-1]
     return np.asarray(rows, dtype=np.int64), nbytes, nbytes
+
+
+def _mark(shard: ShardIndex) -> str:
+    if isinstance(shard, GroupRows):
+        return mark_of(shard.rows, shard.nbytes(None), shard.digest)
+    rows, nbytes, _ = _line_groups(shard)
+    # Where only samples of the bytes were taken, the places of the lines still tell of all of them.
+    return mark_of(rows, nbytes, shard.digest and f"{shard.digest} {shard.offsets.tolist()}")
 
 
 def _num_rows(shard: ShardIndex) -> int:
@@ -274,6 +336,8 @@ def _load_shards(path: Path, listing: Listing) -> list[ShardIndex] | None:
                 found.append(GroupRows.from_json({**shard, "schema": schemas[shard["schema"]]}))
             else:
                 found.append(LineIndex.from_json(shard))
+                if not found[-1].digest:
+                    return None  # an index of before: its files were not looked at as they are now
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         log.warning("the index %s cannot be used (%s); making it again", path, shown(error))
         return None

@@ -7,6 +7,7 @@ start of the file belongs to no row, and NUL bytes are bytes like any other.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ EVERY = 1000
 MAX_LINE_BYTES = 64 << 20
 BLOCK = 1 << 20
 """Bytes read at once by the pass: small enough to stay in the processor's cache."""
+WHOLE_BYTES = 64 << 20
+"""A file of more plain bytes is told from others by samples: by so many bytes in blocks, evenly spread."""
 
 _NEWLINE = 10
 _BOM = b"\xef\xbb\xbf"
@@ -58,6 +61,8 @@ class LineIndex:
     """Bytes of the file as it lies on disk."""
     bytes: int
     """Plain bytes: the same, unless the file is compressed."""
+    digest: str = ""
+    """Of the plain bytes, or of samples of them. An index of before has none."""
 
     def span(self, start: int, stop: int) -> tuple[int, int, int]:
         """For rows [start, stop): the nearest indexed row at or before them, and the byte range to read."""
@@ -75,7 +80,8 @@ class LineIndex:
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in ("kind", "rows", "every", "size", "bytes")}
-        return plain | {"offsets": _deltas(self.offsets), "blanks": _deltas(self.blanks)}
+        told = {"digest": self.digest} if self.digest else {}
+        return plain | {"offsets": _deltas(self.offsets), "blanks": _deltas(self.blanks)} | told
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -85,9 +91,10 @@ class LineIndex:
                 **{name: value[name] for name in ("kind", "rows", "every", "size", "bytes")},
                 offsets=array("q", accumulate(value["offsets"])),
                 blanks=array("q", accumulate(value["blanks"])),
+                digest=str(value.get("digest", "")),
             )
             good = found._is_possible()
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             good = False
         if not good:
             raise DataError("a line index is damaged or of another version; delete it, and it is made again")
@@ -126,8 +133,11 @@ def index_lines(
 ) -> LineIndex:
     """One pass over the plain bytes, in blocks; `beat` is called at each, as a sign of life."""
     scan = _Scan(source.label, kind, every, max_line_bytes)
+    digest, apart = hashlib.blake2b(digest_size=16), max(1, -(-source.size // WHOLE_BYTES))
     for at in range(0, source.size, BLOCK):
         block = source.read_bytes(at, min(at + BLOCK, source.size))
+        if at // BLOCK % apart == 0 or at + BLOCK >= source.size:
+            digest.update(block)
         if at == 0:
             if what := known_format(block):
                 raise DataError(f"{source.label} is not plain text: its first bytes are those of {what}")
@@ -145,6 +155,7 @@ def index_lines(
         blanks=scan.blanks if any(scan.blanks) else array("q"),
         size=source.signature.size,
         bytes=source.size,
+        digest=digest.hexdigest(),
     )
 
 

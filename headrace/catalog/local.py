@@ -38,11 +38,21 @@ class LocalOrigin(Origin):
 
 def list_local(source: Source) -> Listing:
     """Files by path or glob, in name order. A missing, unreadable or odd file is an error here, not an empty source."""
+    return Listing.of(source, *_listed(source.path, source.kind))
+
+
+def signature_of(kind: str, path: str) -> tuple[str, list[str]]:
+    """The signature of the files under a path that is taken as it is written, and their absolute paths."""
+    found, _, files = _listed(path, kind)
+    return found, [os.path.abspath(file[0]) for file in files]  # noqa: PTH100
+
+
+def _listed(pattern: str, kind: str) -> tuple[str, LocalOrigin, list[tuple[str, int, str]]]:
     files = []
-    for path in _paths(source.path.removeprefix("file://"), source.kind):
+    for path in _paths(pattern.removeprefix("file://"), kind):
         with PlainFile(path) as file:
             files.append((path, file.signature.size, str(file.signature.mtime_ns)))
-    return Listing.of(source, signature(files), LocalOrigin(), files)
+    return signature(files), LocalOrigin(), files
 
 
 def _paths(pattern: str, kind: str) -> list[str]:

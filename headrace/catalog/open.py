@@ -22,7 +22,7 @@ from headrace.catalog.shard import Shard
 from headrace.catalog.source import SYNTH, Source
 from headrace.catalog.stop import stopped_by
 from headrace.catalog.synthetic import list_synth
-from headrace.errors import Changed, FetchError, NotFound, StateError, Unreachable, shown
+from headrace.errors import FetchError, StateError, Unreachable, shown
 from headrace.files import keep_json, read_whole
 from headrace.locks import locked
 from headrace.run import Run
@@ -38,15 +38,14 @@ def open_index(
     revision: str | None = None,
     count_lines: Callable[[Shard, Callable[[], None]], LineIndex] | None = None,
 ) -> Index:
-    """The index of a source, at a pinned revision where one is given. Text needs a way to count its lines."""
+    """The index of a source, at a pinned revision where one is given. Text needs a way to count its lines.
+
+    Files are as they are now: whether they are those of a revision says `recognise.require_same`.
+    """
     if source.kind == "hf":
         return _open_hub(source, run, revision)
     listing = _list_files(source, run)
-    folder = index_folder(run, "file_index")
-    path = folder / f"{source.kind}-{listing.revision}.json"
-    if revision is not None and revision != listing.revision:
-        plain = re.fullmatch(r"files-[0-9a-f]+", revision)  # it comes from a state
-        raise _changed(source, listing, folder / f"{source.kind}-{revision}.json" if plain else None)
+    path = index_folder(run, "file_index") / f"{source.kind}-{listing.revision}.json"
     return Index(listing, path, count_lines)
 
 
@@ -157,20 +156,3 @@ def _index_name(source: Source) -> str:
 def _safe(name: str) -> str:
     """A part of a file name: what is not plain is written as its code."""
     return re.sub(r"[^A-Za-z0-9._\-]|^\.", lambda found: f"%{ord(found[0]):x}", name)
-
-
-def _changed(source: Source, now: Listing, before: Path | None) -> Changed | NotFound:
-    """The error when local files are not those of the state, naming what differs where the old index is still there."""
-    old = None if before is None else load_listing(before)
-    if old is None:
-        return Changed(f"{source}: the files are not those the state was made on (a path, a size or an mtime differs)")
-    was, found = {p: (s, e) for p, s, e in old["files"]}, {p: (s, e) for p, s, e in now.files()}
-    differ = [p for p in [*was, *(p for p in found if p not in was)] if was.get(p) != found.get(p)]
-    told = []
-    for p in differ[:3]:
-        how = "is new" if p not in was else "is gone" if p not in found else "has another size or mtime"
-        told.append(f"{shown(p)} {how}")
-    return Changed(
-        f"{source}: the files changed since the state was made: {', '.join(told)}"
-        f"{f' and {len(differ) - 3} more' if len(differ) > 3 else ''}; rows may have moved, so start anew"
-    )

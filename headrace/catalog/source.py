@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
@@ -11,6 +12,8 @@ from headrace.errors import SpecError, shown
 
 Kind = Literal["hf", "jsonl", "parquet", "txt", "known", "lerobot"]
 KINDS: tuple[str, ...] = get_args(Kind)
+FILES: tuple[Kind, ...] = ("jsonl", "parquet", "txt")
+"""Kinds whose path is a local file or glob, unless it is a URL."""
 
 FORMS = {
     "hf": "hf:<repo>[:<split>[:<column>]] or hf:<repo>:<config>:<split>:<column>",
@@ -57,6 +60,8 @@ class Source:
             raise SpecError(f"kind={shown(self.kind)!r} is not a kind of source; kinds: {', '.join(KINDS)}")
         if not self.path or "\0" in self.path:
             raise _wrong(f"{self.kind}:{self.path}", "the path is empty or holds a NUL", self.kind)
+        if self.is_local:
+            object.__setattr__(self, "path", well_spelled(self.path))
         if self.kind == "known":
             _resolve(self)
         elif self.kind == "hf":
@@ -66,6 +71,19 @@ class Source:
         _check_frames(self)
         if not self.column:
             raise _wrong(str(self), "the column is empty", self.kind)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is read from files where they lie."""
+        return self.kind in FILES and ("://" not in self.path or self.path.startswith("file://"))
+
+    @property
+    def place(self) -> tuple[str | None, ...]:
+        """Where its rows lie, however that is written and whichever column is read. Only for comparing two sources."""
+        if self.kind == "hf":
+            return self.kind, self.path, self.config, self.split
+        path = os.path.abspath(self.path.removeprefix("file://")) if self.is_local else self.path  # noqa: PTH100
+        return self.kind, path
 
     @classmethod
     def parse(cls, spec: str) -> Self:
@@ -140,6 +158,14 @@ def parse_specs(specs: str | Source | list[str | Source] | tuple[str | Source, .
     if not isinstance(specs, list | tuple):
         return [Source.parse(specs)]
     return [source for spec in specs for source in parse_specs(spec)]
+
+
+def well_spelled(path: str) -> str:
+    """A local path or glob without what has no meaning in it: `//`, `.` between slashes, a slash at the end."""
+    scheme, path = ("file://", path[7:]) if path.startswith("file://") else ("", path)
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    root = "/" if path.startswith("/") else ""
+    return scheme + root + ("/".join(parts) or ("" if root else "."))
 
 
 def one_source(spec: str | Source) -> Source:

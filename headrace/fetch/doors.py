@@ -123,8 +123,9 @@ class PlainRows(Stage[dict[str, Any]]):
     def state_dict(self) -> State:
         return self.parent.state_dict()
 
-    def load_state_dict(self, state: State) -> None:
-        self.parent.load_state_dict(state)
+    def load_state_dict(self, state: State, **trust: Any) -> None:
+        """`trust`: what the parent takes, as `Rows.load_state_dict` does."""
+        self.parent.load_state_dict(state, **trust)
 
     def close(self) -> None:
         self.parent.close()

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.catalog.hub import CONVERT_MARK
+from headrace.catalog.identity import Identity, Trust
 from headrace.catalog.index import Index
-from headrace.catalog.source import Source, one_source
+from headrace.catalog.recognise import Before, is_same, require_same
+from headrace.catalog.source import FILES, Source, one_source
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.fetch.plan import Rules, choose_coordinate
 from headrace.fetch.pool import PoolSize
@@ -22,6 +24,7 @@ from headrace.validate import as_int
 log = logging.getLogger("headrace")
 
 FORMAT = 1
+NO_TRUST = Trust()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,29 +50,33 @@ class Place:
     shard: str | None = None
 
 
-def restored(state: State, index: Index, reading: Reading, run: Run) -> tuple[Index, Reading, Place]:
+def restored(
+    state: State, index: Index, reading: Reading, run: Run, trust: Trust = NO_TRUST
+) -> tuple[Index, Reading, Place]:
     """What a checkpoint asks for: the source at its revision, read by its rules, from its place."""
     if not isinstance(state, dict):
         raise StateError(f"a state is a dict, this is {type(state).__name__}; nothing was changed")
     if "source" in state:
-        return _from_full(state, index, reading, run)
+        return _from_full(state, index, reading, run, trust)
     if state.get("resume_state") is not None:
         place, revision = _from_offsets(state["resume_state"], index, reading)
-        return index if revision is None else _at_revision(index, revision, run), reading, place
+        if revision is not None:
+            told = {"spec": str(index.listing.source), "revision": revision}
+            index = _at_revision(index, told, run, trust)
+        return index, reading, place
     if state.get("sample_index") is not None:
         return index, reading, Place(rows=_whole("sample_index", state["sample_index"]))
     keys = ", ".join(shown(k) for k in list(state)[:8]) or "nothing"
     raise StateError(f"the checkpoint has neither 'source' nor 'resume_state' nor 'sample_index' (it has {keys})")
 
 
-def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[Index, Reading, Place]:
+def _from_full(state: State, index: Index, reading: Reading, run: Run, trust: Trust) -> tuple[Index, Reading, Place]:
     if state.get("format") != FORMAT:
         raise StateError(
             f"the state has format {shown(state.get('format'))}, this version reads {FORMAT}; "
             f"use the version of headrace that wrote it, or a newer one"
         )
     given = {
-        "spec": str(index.listing.source),
         "epoch": reading.epoch,
         "seed": reading.rules.seed,
         "shuffle": reading.rules.shuffle,
@@ -81,6 +88,7 @@ def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[
             raise StateError(f"{name}: the state was made with {shown(state.get(name))!r}, here it is {shown(value)!r}")
     rules = replace(
         reading.rules,
+        source=_name(state),
         chunk_rows=_whole("chunk_rows", state.get("chunk_rows"), 1),
         chunk_bytes=_whole("chunk_bytes", state.get("chunk_bytes"), 1),
         shard_window=_whole("shard_window", state.get("shard_window"), 1),
@@ -92,7 +100,7 @@ def _from_full(state: State, index: Index, reading: Reading, run: Run) -> tuple[
         raise StateError(f"counted: a list of columns or null, not {shown(counted)!r}")
     if not isinstance(state["source"], dict):
         raise StateError(f"source: this is not the state of a source: {shown(state['source'])!r}; nothing was changed")
-    index = _at_revision(index, state.get("revision"), run)
+    index = _at_revision(index, state, run, trust)
     if state["source"].get("e") != reading.epoch:
         raise StateError(f"source.e: {shown(state['source'].get('e'))!r} in a state of epoch {reading.epoch}")
     found = replace(reading, rules=rules, size=size, counted=counted)
@@ -105,21 +113,44 @@ def _coordinate(value: Any) -> Any:
     return value
 
 
-def _at_revision(index: Index, revision: Any, run: Run) -> Index:
-    """The source as it was when the state was made: a branch may have moved on, the run does not."""
-    listing = index.listing
-    if revision == listing.revision:
-        return index
+def _name(state: State) -> str:
+    """What keys the draws: the name that the source had when it was first opened."""
+    name = state.get("name", state.get("spec"))
+    if not isinstance(name, str) or not isinstance(state.get("spec"), str):
+        raise StateError(f"spec: the state has {shown(state.get('spec'))!r}, not a source; nothing was changed")
+    return name
+
+
+def _at_revision(index: Index, state: State, run: Run, trust: Trust) -> Index:
+    """The source as it was when the state was made: a branch may have moved on, the run does not. Files may have."""
+    listing, source, revision, spec = index.listing, index.listing.source, state.get("revision"), state["spec"]
     if not isinstance(revision, str):
         raise StateError(f"revision: the state has {shown(revision)!r}, not a revision")
-    if listing.source.revision is not None:
+    if source.kind in FILES:
+        try:
+            identity = None if state.get("identity") is None else Identity.from_text(state["identity"])
+        except ValueError as error:
+            raise StateError(f"{shown(error)}; nothing was changed") from error
+        before = Before(spec=spec, revision=revision, identity=identity)
+        if spec != str(source) and not same_spec(spec, source) and not trust.moved and not is_same(index, before):
+            raise StateError(
+                f"spec: the state was made with {shown(spec)!r}, here it is {shown(source)!r}, which is not known to "
+                f"have the same rows; if it has, load the state with trust_moved=True"
+            )
+        require_same(index, before, trust)
+        return index
+    if not same_spec(spec, source):
+        raise StateError(f"spec: the state was made with {shown(spec)!r}, here it is {shown(str(source))!r}")
+    if revision == listing.revision:
+        return index
+    if source.revision is not None:
         raise Changed(
-            f"revision: the state was made on {shown(revision)}, but {shown(listing.source.revision)} "
+            f"revision: the state was made on {shown(revision)}, but {shown(source.revision)} "
             f"({listing.revision}) is asked for here; leave the revision out to go on with the state's"
         )
-    if listing.source.kind == "hf" and not re.fullmatch(rf"({CONVERT_MARK})?[0-9a-f]{{40}}", revision):
+    if not re.fullmatch(rf"({CONVERT_MARK})?[0-9a-f]{{40}}", revision):
         raise StateError(f"revision: {shown(revision)!r} is not a commit")
-    return open_source(listing.source, run, revision)
+    return open_source(source, run, revision)
 
 
 def _from_offsets(value: Any, index: Index, reading: Reading) -> tuple[Place, Any]:
@@ -162,11 +193,14 @@ def _from_offsets(value: Any, index: Index, reading: Reading) -> tuple[Place, An
 
 
 def same_spec(given: Any, source: Source) -> bool:
-    """Whether a checkpoint's spec means this source; defaults may be left out."""
+    """Whether a checkpoint's spec means this source; defaults may be left out, paths spelled in another way."""
     try:
-        return isinstance(given, str) and (given == str(source) or str(Source.parse(given)) == str(source))
+        if not isinstance(given, str):
+            return False
+        found = Source.parse(given) if given != str(source) else source
     except SpecError:
         return False
+    return found.place == source.place and (found.column == source.column or source.kind == "lerobot")
 
 
 def _whole(name: str, value: Any, least: int = 0) -> int:

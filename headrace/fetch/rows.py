@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from operator import index as index_of
 from operator import itemgetter, length_hint
 from typing import Any
 
 from headrace.address import Row
+from headrace.catalog.identity import Trust
 from headrace.catalog.index import Counts, Index
 from headrace.errors import Changed, HeadraceError, SpecError, StateError, shown
 from headrace.fetch.block import RowBlock, as_block, gather
@@ -186,7 +188,9 @@ class Rows(Stage[Row]):
         return {
             "format": FORMAT,
             "spec": str(listing.source),
+            **({} if r.rules.source == str(listing.source) else {"name": r.rules.source}),
             "revision": listing.revision,
+            **self._identity(pool),
             "seed": r.rules.seed,
             "shuffle": r.rules.shuffle,
             "chunk_rows": r.rules.chunk_rows,
@@ -202,6 +206,15 @@ class Rows(Stage[Row]):
             "source": pool.state_dict(),
             "resume_state": {"datasets": [self._entry(pool)]},
         }
+
+    def _identity(self, pool: Pool) -> dict[str, Any]:
+        """What tells its files from others, should they be moved. A commit needs none."""
+        if self.index.listing.source.kind == "hf":
+            return {}
+        found = self.index.identity()
+        if not found.shape:  # counted when they are opened
+            found = replace(found, opened={i: self.index.mark(i) for i in sorted(pool.shards_in_use())})
+        return {"identity": found.to_text()}
 
     def _entry(self, pool: Pool) -> dict[str, Any]:
         """The row offset, for people; exact by itself where there is no shuffle."""
@@ -237,8 +250,13 @@ class Rows(Stage[Row]):
         shard = int(pool.order.window_shards(pool.ranges[-1][0], pool.ranges[-1][1])[-1])
         return self.index.listing.label(shard), int(pool.counts.groups(shard)[0].sum())
 
-    def load_state_dict(self, state: State) -> None:
-        index, reading, place = restored(state, self.index, self.reading, self.run)
+    def load_state_dict(
+        self, state: State, *, trust_moved: bool = False, trust_changed: bool | Iterable[str] = False
+    ) -> None:
+        """Go on from there. `trust_moved`: files that cannot be told to be those of the state are. `trust_changed`:
+        shards, by path or name, that may have other contents in as many rows; True: any."""
+        trust = Trust.given(trust_moved, trust_changed)
+        index, reading, place = restored(state, self.index, self.reading, self.run, trust)
         before = self._shelf, self.index, self.reading, self._pool, self._open, self._need
         try:
             self._start(index, reading)

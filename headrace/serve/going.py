@@ -183,6 +183,6 @@ def worker_start(pipeline: Pipeline, state: State) -> Start:
 
 def mark(pipeline: Pipeline, lanes: int) -> str:
     """Changes with all that the state of a worker depends on."""
-    facts = [replace(fact, epoch=0, digest=0) for fact in pipeline.facts]
+    facts = [replace(fact, epoch=0, digest=0, identity=None) for fact in pipeline.facts]
     text = json.dumps([pipeline.recipe.fingerprint(), facts_to(facts), lanes])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

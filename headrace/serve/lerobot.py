@@ -290,7 +290,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         if "of" in state:
             return worker_start(self._pipeline, state)
         saved = Saved.from_state(state)
-        pipeline = self._pipeline.resumed(saved.facts, saved.size)
+        pipeline = self._pipeline.resumed(saved.kept, saved.size)
         place = placed(saved, pipeline, lanes, lanes)
         self._pipeline = pipeline
         states = [json.loads(lane) for lane in place.lanes]

@@ -10,20 +10,23 @@ import json
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.batch import Batch
+from headrace.catalog.identity import Trust
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.serve.budgets import check_memory, tell_layout
 from headrace.serve.crew import Crew
 from headrace.serve.epoch import epoch_steps, first_place, next_epoch, token_counts, with_token_counts
+from headrace.serve.first_rank import FirstRank
 from headrace.serve.offsets import from_offsets, is_offsets, revisions_in
 from headrace.serve.peers import Peers, Tally, group_is_up
-from headrace.serve.pipeline import Pipeline
+from headrace.serve.pipeline import Pipeline, joined_marks
 from headrace.serve.readable import entries, log_places
+from headrace.serve.recognised import facts_with_marks
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.state import Saved
 from headrace.serve.statistics import Statistics
@@ -77,6 +80,7 @@ class Loader:
         """What iterates over us and may read ahead, until the first batch is delivered to it."""
         self._ahead: tuple[str, int] | None = None
         """Who reads batches ahead since the last `iter()`, and how many."""
+        self._first_rank = FirstRank(pipeline)
         self._jobs = 0
         self._read: dict[bytes, State] = {}
         """Receipts that were read for the last state."""
@@ -174,7 +178,9 @@ class Loader:
         """Where we are. At the first start the lanes are decided here, and all that is fixed with them."""
         if self._place is None:
             lanes = self._wanted_lanes()
+            self._first_rank.take_names(self.pipeline)
             self.pipeline.fix(lanes)
+            self._first_rank.compare(self.pipeline)
             self._check_memory(self.pipeline, lanes)
             self._place = first_place(self.pipeline, lanes)
         if self._tally is not None:
@@ -200,10 +206,13 @@ class Loader:
         place = self.place if at is None else self._back_to(at)
         lanes: list[bytes | None] = [lane if self._is_own(i, place) else None for i, lane in enumerate(place.lanes)]
         self.pipeline.needs.saved(lanes)
+        told: dict[str, Any] = {}
+        same = True
         if self.ranks > 1 and gather and group_is_up():
-            lanes = self._gathered(place, lanes)
-        saved = saved_of(self.pipeline, place, lanes)
-        return saved.to_state(entries(self.pipeline, self._lane_states(lanes)))
+            lanes, told, same = self._gathered(place, lanes)
+        saved = replace(saved_of(self.pipeline, place, lanes), **told)
+        datasets = entries(self.pipeline, self._lane_states(lanes))
+        return saved.to_state(datasets if same else self.peers().gather(datasets)[0])
 
     def _lane_states(self, lanes: Sequence[bytes | None]) -> list[State | None]:
         """The states in the receipts. Few change from one step to the next, and only those are read."""
@@ -211,18 +220,31 @@ class Loader:
         self._read = read
         return [None if lane is None else read[lane] for lane in lanes]
 
-    def load_state_dict(self, state: State, *, force: bool = False) -> None:
+    def load_state_dict(
+        self,
+        state: State,
+        *,
+        force: bool = False,
+        trust_moved: bool = False,
+        trust_changed: bool | Iterable[str] = False,
+    ) -> None:
         """Resume from there: on these ranks and workers, with this recipe.
 
         `force`: take a state that was edited since it was saved, as far as it can be one.
+
+        Files that were moved, touched or renamed are recognised by what is in them. `trust_moved`: those that cannot be
+        told are the same, too. `trust_changed`: shards, by path or name, that may have other contents in as many rows
+        (one that was mended); True: any.
         """
         self._no_iterator("load_state_dict")
+        trust = Trust.given(trust_moved, trust_changed)
         if is_offsets(state):
-            pipeline = self._given.resumed(revisions=revisions_in(state, self._given.recipe))
+            pipeline = self._given.resumed(revisions=revisions_in(state, self._given.recipe), trust=trust)
+            self._first_rank.take_names(pipeline)
             place = from_offsets(state, pipeline, self._wanted_lanes())
         else:
             saved = Saved.from_state(state, force=force)
-            pipeline = self._given.resumed(saved.facts, saved.size)
+            pipeline = self._given.resumed(saved.kept, saved.size, trust=trust)
             place = placed(saved, pipeline, self.ranks, self._wanted_lanes())
         self._check_memory(pipeline, len(place.lanes))
         self.pipeline, self._place, self._tally = pipeline, place, None
@@ -287,18 +309,28 @@ class Loader:
                 self._history.pop()
         self._ahead = None
 
-    def _gathered(self, place: Place, own: list[bytes | None]) -> list[bytes | None]:
-        found = self.peers().gather((place.m, place.m_plan, place.epoch, self.pipeline.facts, own))
+    def _gathered(self, place: Place, own: list[bytes | None]) -> tuple[list[bytes | None], dict[str, Any], bool]:
+        """The lanes of all ranks; what the first one says of its sources; and whether all write their paths like it,
+        for each may have its own copy of the files."""
+        recipe = self.pipeline.recipe
+        told: dict[str, Any] = {"recipe": recipe.text, "fingerprint": recipe.fingerprint()}
+        told["facts"] = facts_with_marks(self.pipeline, own)
+        found = self.peers().gather((place.m, place.m_plan, place.epoch, told, own))
         steps = [one[:3] for one in found]
         if len(set(steps)) > 1:
             raise StateError(f"state_dict() was called at different steps: (m, m_plan, epoch) of the ranks: {steps}")
-        odd = next((facts for *_, facts, _ in found if facts != self.pipeline.facts), None)
-        if odd is not None:
-            raise Changed(f"the ranks read different data: {shown(odd, 500)} and {shown(self.pipeline.facts, 500)}")
+        first = found[0][3]
+        for rank, (*_, other, _) in enumerate(found):
+            for one, two in zip(first["facts"], other["facts"], strict=True):
+                if not one.is_of(two):
+                    raise Changed(
+                        f"the ranks read different data: rank 0 {shown(one, 500)}, and rank {rank} {shown(two, 500)}"
+                    )
         merged: list[bytes | None] = [None] * len(own)
         for *_, lanes in found:
             merged = [mine or theirs for mine, theirs in zip(merged, lanes, strict=True)]
-        return merged
+        ways = {(told["recipe"], *(fact.revision for fact in told["facts"])) for *_, told, _ in found}
+        return merged, {**first, "facts": joined_marks([one[3]["facts"] for one in found])}, len(ways) == 1
 
     def _open_steps(self) -> Steps | None:
         """The iterator that is in use. (Lightning sets `_iterator` of any loader that has one to None.)"""
@@ -338,7 +370,8 @@ class Loader:
     def describe(self) -> str:
         """The recipe as a tree, with rows and shares."""
         self.pipeline.fix(len(self.place.lanes))
-        known = [(i, fact.name) for i, fact in enumerate(self.pipeline.facts) if fact.coordinate == "rows"]
+        parts = zip(self.pipeline.recipe.parts, self.pipeline.facts, strict=True)
+        known = [(i, part.name) for i, (part, fact) in enumerate(parts) if fact.coordinate == "rows"]
         return self.pipeline.recipe.describe({name: self.pipeline.rows(i) for i, name in known})
 
     def close(self) -> None:

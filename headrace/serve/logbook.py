@@ -212,7 +212,7 @@ def _place(saved: Saved, lanes: Collection[bytes | None]) -> Place:
 
 
 def _opened(saved: Saved, pipeline: Pipeline, place: Place) -> tuple[Pipeline, Place]:
-    pipeline = pipeline.resumed(saved.facts, saved.size)
+    pipeline = pipeline.resumed(saved.kept, saved.size)
     pipeline.fix(len(place.lanes))
     return pipeline, place
 

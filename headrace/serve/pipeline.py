@@ -6,14 +6,18 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.catalog.identity import Identity, Trust
 from headrace.catalog.known import known_of
-from headrace.catalog.source import Source
+from headrace.catalog.recognise import Before, is_same, require_same
+from headrace.catalog.source import FILES, Source
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.fetch.doors import SHUFFLED_WINDOW
 from headrace.fetch.plan import Coordinate, Counts, Orders, Rules
 from headrace.fetch.pool import Pool, PoolSize
+from headrace.fetch.resume import NO_TRUST
 from headrace.fetch.sources import Indexed, Opened, held_shards, open_source
 from headrace.make.prepare import AsFrames, AsRows, FromIds, FromText, Prepare
 from headrace.mix.weights import weights_at
@@ -21,12 +25,15 @@ from headrace.recipe import Part, Recipe, skip_address
 from headrace.run import Run
 from headrace.sequence.side_by_side import Helpers
 from headrace.serve.needs import LaneNeeds
+from headrace.serve.parts import match_parts, same_place
 from headrace.stage import State
 
 if TYPE_CHECKING:
     from headrace.make.tokenize import Tokenizer
     from headrace.serve.samples import Samples
 
+LATER = frozenset({"identity", "away"})
+"""Facts that states of before do not have."""
 TEXT = "text"
 """The column that is read where none is named. A known set that has none is read by its formatter."""
 
@@ -60,6 +67,22 @@ class Fact:
     epoch: int = 0
     digest: int = 0
     """Where the digests of its lanes begin: the first epoch of the plan, and the value there."""
+    identity: Identity | None = None
+    """What tells its data from others, wherever it lies. None: the source has none, or the state is of before."""
+    away: dict[str, Any] | None = None
+    """Of a part that was taken out of the recipe: its limit, and where each lane was with it. It may come back."""
+
+    @property
+    def before(self) -> Before:
+        return Before(spec=self.spec, revision=self.revision, identity=self.identity)
+
+    def is_of(self, other: Fact) -> bool:
+        """Whether two ranks say the same: of the same data, though it may have another path or time for each."""
+        if replace(self, spec="", revision="", identity=None) != replace(other, spec="", revision="", identity=None):
+            return False
+        if self.identity is None or other.identity is None or self.revision == other.revision:
+            return (self.spec, self.revision) == (other.spec, other.revision)
+        return self.identity.is_of(other.identity)
 
 
 class Pipeline:
@@ -77,20 +100,28 @@ class Pipeline:
         revisions: Mapping[str, str] | None = None,
         samples: Samples | None = None,
         single: bool = False,
+        trust: Trust = NO_TRUST,
     ) -> None:
-        """`kept` and `size`: what a state says, where the run resumes from one. `revisions`: of parts, by name, where
-        nothing else is known. `samples`: formatters and media. `single`: each batch is one row, as it is."""
+        """`kept` and `size`: what a state says, where the run resumes from one; `trust`: what is not asked of it.
+        `revisions`: of parts, by name, where nothing else is known. `samples`: formatters and media. `single`: each
+        batch is one row, as it is."""
         self.recipe, self.run, self.tokenizer, self._opener = recipe, run, tokenizer, opener
         self.samples, self.single = samples, single
-        self._kept = {fact.name: fact for fact in kept}
-        self._revisions = {fact.name: fact.revision for fact in kept} | dict(revisions or {})
+        self._kept, self._revisions, self._trust = tuple(kept), dict(revisions or {}), trust
+        self._looked_at: dict[int, Opened] = {}
+        self.names = tuple(part.name for part in recipe.parts)
+        """What keys the draws of parts that no state has a name for."""
         self._facts: tuple[Fact, ...] | None = None
+        self.in_use: dict[tuple[int, int], tuple[bytes, frozenset[int]]] = {}
+        """By source and lane: a state, and the shards that were being read in it."""
+        self.away: tuple[Fact, ...] = ()
+        """Parts that were taken out of the recipe, which the state keeps."""
         order, default = recipe.order, PoolSize()
         asked = PoolSize(chunks=order.pool_chunks or default.chunks, nbytes=order.pool_bytes or default.nbytes)
         self.size = size or (asked if order.shuffle else replace(asked, chunks=1))
 
     def __reduce__(self) -> Any:
-        beside = (self.facts, self.size, self.samples, self.single)
+        beside = (self.facts, self.size, self.samples, self.single, self.away)
         return reopened, (self.recipe, self.run, self.tokenizer, self._opener, *beside)
 
     @property
@@ -101,19 +132,26 @@ class Pipeline:
     def fix(self, lanes: int) -> None:
         """Decide what stays as it is from now on: by the listing and the lanes alone, unless a state says."""
         if self._facts is None:
-            found = []
-            for i, part in enumerate(self.recipe.parts):
-                kept = self._kept.get(part.name)
-                found.append(
-                    self._first_fact(i, lanes) if kept is None else replace(kept, prepare=self.prepare_marks[i])
-                )
+            found: list[Fact] = []
+            for i, number in enumerate(self.numbers):
+                source = self.sources[i]
+                if number is None:
+                    fact = self._first_fact(i, lanes, {fact.name for fact in (*self._kept, *found)})
+                else:
+                    fact = replace(self._kept[number], spec=source.spec, revision=source.revision, away=None)
+                    fact = replace(fact, prepare=self.prepare_marks[i])
+                found.append(replace(fact, identity=self._identity(source, fact)))
             self._facts = tuple(found)
+            self.away = tuple(
+                fact for n, fact in enumerate(self._kept) if fact.away is not None and n not in self.numbers
+            )
 
     def resumed(
         self,
         kept: Sequence[Fact] = (),
         size: PoolSize | None = None,
         revisions: Mapping[str, str] | None = None,
+        trust: Trust = NO_TRUST,
     ) -> Pipeline:
         """The same recipe, opened as a state says."""
         return Pipeline(
@@ -126,17 +164,34 @@ class Pipeline:
             revisions=revisions,
             samples=self.samples,
             single=self.single,
+            trust=trust,
         )
+
+    @cached_property
+    def numbers(self) -> list[int | None]:
+        """For each part the number of its fact among those of the state; None: it is new."""
+
+        def same(i: int, fact: Fact) -> bool:
+            part = self.recipe.parts[i]
+            if part.source.kind not in FILES or part.source.kind != fact.spec.partition(":")[0]:
+                return False
+            if i not in self._looked_at:
+                self._looked_at[i] = self._opener(part.source, self.run, None)
+            source = self._looked_at[i]
+            return isinstance(source, Indexed) and is_same(source.index, fact.before)
+
+        return match_parts(self.recipe.parts, self._kept, same, self._trust)
 
     def start_digests(self, origins: Sequence[tuple[int, int]]) -> None:
         """The plan begins anew: from these epochs, with these digests."""
         pairs = zip(self.facts, origins, strict=True)
         self._facts = tuple(replace(fact, epoch=epoch, digest=digest) for fact, (epoch, digest) in pairs)
 
-    def _first_fact(self, i: int, lanes: int) -> Fact:
-        part, source = self.recipe.parts[i], self.sources[i]
+    def _first_fact(self, i: int, lanes: int, taken: set[str]) -> Fact:
+        part, source, name = self.recipe.parts[i], self.sources[i], self.names[i]
+        others = (f"{name}#{k}" for k in count(2))
         return Fact(
-            name=part.name,
+            name=name if name not in taken else next(new for new in others if new not in taken),
             spec=source.spec,
             revision=source.revision,
             coordinate="rows" if part.limit is not None else source.coordinate(lanes),
@@ -147,26 +202,47 @@ class Pipeline:
             prepare=self.prepare_marks[i],
         )
 
+    def _identity(self, source: Opened, fact: Fact) -> Identity | None:
+        """Of all shards, where they are counted before the first row. Else what a state says of shards that have still
+        to be opened stays, but of those that may have changed."""
+        if not isinstance(source, Indexed):
+            return None
+        if fact.coordinate == "rows" and source.index.listing.source.kind in FILES:
+            source.index.complete()
+            return source.index.identity()
+        found, kept = source.index.identity(), fact.identity.opened if fact.identity is not None else {}
+        known = {n: mark for n, mark in kept.items() if not self._trust.allows_change(source.label(n))}
+        return replace(found, shape="", content="", marks="", opened=known)
+
     def _window(self, source: Opened) -> int:
         order = self.recipe.order
         return order.shard_window or source.window or (SHUFFLED_WINDOW if order.shuffle else 1)
 
     @cached_property
     def sources(self) -> list[Opened]:
-        return [self._open(part) for part in self.recipe.parts]
+        return [self._open(i) for i in range(len(self.recipe.parts))]
 
-    def _open(self, part: Part) -> Opened:
-        kept, revision = self._kept.get(part.name), self._revisions.get(part.name)
+    def _open(self, i: int) -> Opened:
+        part, number = self.recipe.parts[i], self.numbers[i]
+        looked_at = self._looked_at.pop(i, None)
+        kept = None if number is None else self._kept[number]
+        revision = self._revisions.get(part.name) if kept is None else kept.revision
         if revision is None:
-            return self._opener(part.source, self.run, None)
-        if kept is not None and kept.spec != str(part.source):
-            raise StateError(
-                f"{shown(part.name)}: the state was made with the source {shown(kept.spec)}, here it is "
-                f"{shown(part.source)}; give the new source another name"
-            )
+            return looked_at or self._opener(part.source, self.run, None)
+        before = Before(spec=str(part.source), revision=revision, identity=None) if kept is None else kept.before
+        moved = not same_place(before.spec, part.source)
+        if moved and part.source.kind not in FILES:
+            raise _other_source(part, before)
         # A branch may have moved on; the run does not, unless a revision is asked for.
-        source = self._opener(part.source, self.run, None if part.source.revision else revision)
-        if source.revision != revision:
+        source = looked_at or self._opener(part.source, self.run, None if part.source.revision else revision)
+        if isinstance(source, Indexed) and part.source.kind in FILES:
+            if moved and not self._trust.moved and not is_same(source.index, before):
+                hint = "if it has the same rows, load the state with trust_moved=True, else "
+                raise _other_source(part, before, hint)
+            require_same(source.index, before, self._trust)
+        elif moved:
+            raise _other_source(part, before)
+        elif source.revision != revision:
             raise Changed(
                 f"{shown(part.name)}: revision: the state was made on {shown(revision)}, here it is "
                 f"{shown(source.revision)}: positions would mean other rows; go back to that revision, or start anew"
@@ -184,8 +260,8 @@ class Pipeline:
         if self.tokenizer is None or self.samples is not None or not self.tokenizer.needs_eos:
             return
         texts = [i for i, prepare in enumerate(prepares) if not isinstance(prepare, FromIds)]
-        kept = {i: self._kept.get(self.recipe.parts[i].name) for i in texts}
-        if texts and not any(fact and fact.prepare == self._mark(i, prepares[i]) for i, fact in kept.items()):
+        kept = {i: self._kept[n] for i in texts if (n := self.numbers[i]) is not None}
+        if texts and not any(fact.prepare == self._mark(i, prepares[i]) for i, fact in kept.items()):
             raise self.tokenizer.ask_for_eos()
 
     def _prepare(self, i: int) -> Prepare:
@@ -286,7 +362,7 @@ class Pipeline:
         fact, part, order = self.facts[i], self.recipe.parts[i], self.recipe.order
         return Rules(
             seed=order.seed,
-            source=part.name,
+            source=fact.name,
             shuffle=order.shuffle,
             chunk_rows=fact.chunk_rows,
             chunk_bytes=fact.chunk_bytes,
@@ -365,10 +441,33 @@ def reopened(
     size: PoolSize,
     samples: Samples | None = None,
     single: bool = False,
+    away: tuple[Fact, ...] = (),
+    trust: Trust = NO_TRUST,
 ) -> Pipeline:
-    pipeline = Pipeline(recipe, run, tokenizer, opener=opener, kept=facts, size=size, samples=samples, single=single)
-    pipeline._facts = facts
+    beside: dict[str, Any] = {"samples": samples, "single": single, "trust": trust}
+    pipeline = Pipeline(recipe, run, tokenizer, opener=opener, kept=facts, size=size, **beside)
+    pipeline.numbers = list(range(len(facts)))
+    pipeline._facts, pipeline.away = facts, away
     return pipeline
+
+
+def _other_source(part: Part, before: Before, hint: str = "") -> StateError:
+    return StateError(
+        f"{shown(part.name)}: the state was made with the source {shown(before.spec)}, here it is "
+        f"{shown(part.source)}; {hint}give the new source another name"
+    )
+
+
+def joined_marks(ranks: Sequence[Sequence[Fact]]) -> tuple[Fact, ...]:
+    """The facts of the first rank, with the marks of shards that any rank is reading."""
+    found = []
+    for facts in zip(*ranks, strict=True):
+        first = facts[0]
+        if first.identity is not None and not first.identity.shape:
+            marks = {n: mark for fact in facts if fact.identity is not None for n, mark in fact.identity.opened.items()}
+            first = replace(first, identity=replace(first.identity, opened=marks))
+        found.append(first)
+    return tuple(found)
 
 
 def facts_from(value: Any) -> list[Fact]:
@@ -376,7 +475,7 @@ def facts_from(value: Any) -> list[Fact]:
     try:
         if not isinstance(value, list):
             raise ValueError(f"a list is expected, not {shown(value)!r}")  # noqa: TRY004, TRY301 - one kind for all
-        facts = [Fact(**entry) for entry in value]
+        facts = [_fact(entry) for entry in value]
         for fact, entry in zip(facts, value, strict=True):
             _check(fact, entry)
         if len({fact.name for fact in facts}) < len(facts):
@@ -386,12 +485,22 @@ def facts_from(value: Any) -> list[Fact]:
     return facts
 
 
+def _fact(entry: Any) -> Fact:
+    identity = entry.get("identity") if isinstance(entry, dict) else None
+    return Fact(**entry) if identity is None else Fact(**{**entry, "identity": Identity.from_json(identity)})
+
+
 def facts_to(facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    return [dict(vars(fact)) for fact in facts]
+    return [_plain(fact) for fact in facts]
+
+
+def _plain(fact: Fact) -> dict[str, Any]:
+    found = {name: value for name, value in vars(fact).items() if value is not None or name not in LATER}
+    return found if fact.identity is None else {**found, "identity": fact.identity.to_json()}
 
 
 def _check(fact: Fact, entry: dict[str, Any]) -> None:
-    lost = sorted(set(vars(fact)) - set(entry))
+    lost = sorted(set(vars(fact)) - set(entry) - LATER)
     if lost:
         raise ValueError(f"{lost[0]} is missing")
     for name in ("name", "spec", "revision", "prepare"):
@@ -408,3 +517,33 @@ def _check(fact: Fact, entry: dict[str, Any]) -> None:
     columns = fact.counted
     if columns is not None and not (isinstance(columns, list) and all(isinstance(c, str) for c in columns)):
         raise ValueError(f"counted is {shown(columns)!r}, not a list of columns")
+    if fact.away is not None:
+        _check_away(fact.away)
+
+
+def _check_away(away: Any) -> None:
+    lanes = away.get("lanes") if isinstance(away, dict) else None
+    if not isinstance(lanes, list) or not lanes or not _is_limit(away.get("limit")):
+        raise ValueError("away: a limit and the places of lanes are expected")
+    for lane in lanes:
+        if not isinstance(lane, dict) or set(lane) != {"src", "tok", "held", "rest"}:
+            raise ValueError("away: the place of a lane has other fields")
+        if not isinstance(lane["src"], dict) or type(lane["tok"]) is not int or not 0 <= lane["tok"] < 1 << 62:
+            raise ValueError("away: the place of a lane is none")
+        for piece in [*_listed(lane["held"]), *_listed(lane["rest"])]:
+            if not isinstance(piece, list) or len(piece) != 5 or not all(_is_number(n) for n in piece):
+                raise ValueError("away: pieces of five whole numbers are expected")
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("away: a list is expected")  # noqa: TRY004 - one kind for all
+    return value
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 < value < 1 << 63)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and -1 <= value < 1 << 62

@@ -39,7 +39,7 @@ def streaming_view(pipeline: Pipeline, place: Place) -> dict[str, Any]:
         "epoch": place.epoch,
         "unique_samples": taken - len(waiting),
         "total_yields": taken * pipeline.samples.repeat - copies,
-        "dataset_positions": {fact.name: count for fact, count in zip(pipeline.facts, rows, strict=True)},
+        "dataset_positions": {part.name: count for part, count in zip(pipeline.recipe.parts, rows, strict=True)},
         "modality_counts": dict(zip(MODALITIES, kinds, strict=True)),
         "skipped_rows": sum(state["bad"] for state in states),
     }
@@ -87,7 +87,7 @@ def skipped_to(pipeline: Pipeline, state: State) -> Place:
     place = first_place(pipeline, 1)
     lane = json.loads(place.lanes[0])
     origins = []
-    for i, rows in enumerate(positions(state, [fact.name for fact in pipeline.facts]).values()):
+    for i, rows in enumerate(positions(state, [part.name for part in pipeline.recipe.parts]).values()):
         pool = _skipped(pipeline, i, rows)
         lane["src"][i], lane["tok"][i] = pool.state_dict(), rows
         origins.append((pool.ruled_from, 0))

@@ -25,13 +25,13 @@ def redeal(pipeline: Pipeline, lanes: Sequence[State], num_lanes: int) -> tuple[
     sources: list[list[State]] = []
     origins: list[tuple[int, int]] = []
     for i in range(len(pipeline.recipe.parts)):
-        states, origin = _source(pipeline, i, [lane["src"][i] for lane in lanes], num_lanes)
+        states, origin = redeal_source(pipeline, i, [lane["src"][i] for lane in lanes], num_lanes)
         sources.append(states)
         origins.append(origin)
-    credit = [_even([lane["mix"][i] for lane in lanes], num_lanes) for i in range(len(sources))]
+    credit = [even([lane["mix"][i] for lane in lanes], num_lanes) for i in range(len(sources))]
     if pipeline.samples is None:  # what a lane owes and is owed adds up to nothing
         credit[0] = [first - sum(one) for first, one in zip(credit[0], zip(*credit, strict=True), strict=True)]
-    tokens = [_tokens(pipeline, i, _even([lane["tok"][i] for lane in lanes], num_lanes)) for i in range(len(sources))]
+    tokens = [_tokens(pipeline, i, even([lane["tok"][i] for lane in lanes], num_lanes)) for i in range(len(sources))]
     pieces = [["held", *piece] for lane in lanes for piece in lane["held"]]
     pieces += [["rest", *piece] for lane in lanes for piece in lane["rest"]]
     dealt: list[State] = []
@@ -72,12 +72,15 @@ def _of_samples(pipeline: Pipeline, lanes: Sequence[State], j: int, parts: int) 
     """What lanes of samples have beside: what is left of limits is shared out, and so is what was counted."""
     if pipeline.samples is None:
         return {}
-    given = [_even(values, parts)[j] for values in zip(*(lane["num"] for lane in lanes), strict=True)]
-    bad = _even([lane["bad"] for lane in lanes], parts)[j]
+    given = [even(values, parts)[j] for values in zip(*(lane["num"] for lane in lanes), strict=True)]
+    bad = even([lane["bad"] for lane in lanes], parts)[j]
     return {**pipeline.samples.redealt(lanes, j, parts), "num": given, "bad": bad}
 
 
-def _source(pipeline: Pipeline, i: int, states: Sequence[State], num_lanes: int) -> tuple[list[State], tuple[int, int]]:
+def redeal_source(
+    pipeline: Pipeline, i: int, states: Sequence[State], num_lanes: int
+) -> tuple[list[State], tuple[int, int]]:
+    """The same for one source of the lanes."""
     pools = []
     for lane, state in enumerate(states):
         pool = pipeline.pool(i, lane, len(states))
@@ -157,7 +160,7 @@ def _by_window(ranges: Iterable[Range]) -> tuple[list[Range], list[int]]:
     return some, whole
 
 
-def _even(values: Sequence[int], parts: int) -> list[int]:
+def even(values: Sequence[int], parts: int) -> list[int]:
     total = sum(values)
     return [total * (j + 1) // parts - total * j // parts for j in range(parts)]
 

@@ -27,6 +27,7 @@ from headrace.serve.check import (
     turns,
 )
 from headrace.serve.pipeline import Pipeline
+from headrace.serve.recognised import came_back, facts_with_marks, put_away, respelled, tell_changes, with_returned
 from headrace.serve.redeal import redeal, within_limits
 from headrace.serve.state import Saved, canonical
 from headrace.stage import State
@@ -57,7 +58,8 @@ def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
     check_lanes(saved, states)
     states = settled(saved, states)
     check_kind(states, pipeline)
-    check_same_order(saved, pipeline.recipe)
+    saved = respelled(saved, pipeline.recipe, pipeline.numbers)
+    check_same_order(saved, pipeline.recipe, pipeline.numbers)
     check_turns(saved, states, pipeline)
     pipeline.fix(len(states))
     check_passes(saved, pipeline)
@@ -85,13 +87,14 @@ def redealt(pipeline: Pipeline, states: Sequence[State], wanted: int) -> list[St
     return found
 
 
-def check_same_order(saved: Saved, recipe: Recipe) -> None:
-    """The rules that give a position its meaning must be those of the state."""
-    old, new = [fact.name for fact in saved.facts], [part.name for part in recipe.parts]
-    if not set(old) & set(new):
+def check_same_order(saved: Saved, recipe: Recipe, numbers: Sequence[int | None]) -> None:
+    """The rules that give a position its meaning must be those of the state. `numbers`: as of `Pipeline.numbers`."""
+    if all(number is None for number in numbers):
+        old, new = [fact.name for fact in saved.facts], [part.name for part in recipe.parts]
         raise StateError(
-            f"the state was made with {_names(old)}, here the sources are {_names(new)}: none is the same; start anew, "
-            f"or give a part the name that it had"
+            f"the state was made with {_names(old)}, here the sources are {_names(new)}: none is the same, as far as "
+            f"can be told; start anew, or, if a part has the rows that one of the state had, give it the name that it "
+            f"had there and load the state with trust_moved=True"
         )
     if saved.fingerprint == recipe.fingerprint():
         return
@@ -99,18 +102,22 @@ def check_same_order(saved: Saved, recipe: Recipe) -> None:
     pairs = [
         (f"order.{name}", getattr(before.order, name), getattr(recipe.order, name)) for name in ("seed", "shuffle")
     ]
-    limits = {part.name: part.limit for part in before.parts}
-    pairs += [
-        (f"limit of {shown(part.name)}", limits.get(part.name, part.limit), part.limit)
-        for part in recipe.parts
-        if part.name in old
-    ]
+    for part, number in zip(recipe.parts, numbers, strict=True):
+        if number is not None:
+            pairs.append((f"limit of {shown(part.name)}", _limit(saved, before, number), part.limit))
     differ = [f"{name}: the state was made with {was}, here it is {here}" for name, was, here in pairs if was != here]
     if differ:
         raise StateError(
             f"{'; '.join(differ)}: rows would come in another order, and those seen could not be told from those not "
             f"seen; set it back, or start anew"
         )
+
+
+def _limit(saved: Saved, recipe: Recipe, number: int) -> int | None:
+    """Of a source of the state; `recipe`: that of the state."""
+    away = saved.kept[number].away
+    limit: int | None = recipe.parts[number].limit if away is None else away["limit"]
+    return limit
 
 
 def _names(names: Sequence[str]) -> str:
@@ -122,27 +129,29 @@ def _names(names: Sequence[str]) -> str:
 
 def _fitted(saved: Saved, states: list[State], pipeline: Pipeline) -> list[State]:
     """Lane states with this recipe's sources in this recipe's order: known ones go on, new ones begin."""
-    old = [fact.name for fact in saved.facts]
     names = [part.name for part in pipeline.recipe.parts]
-    for name in [name for name in old if name not in names]:
-        log.info("resume: %s is no longer part of the recipe; its rows are left where they are", shown(name))
-    was = {name: i for i, name in enumerate(old)}
-    numbers = [was.get(name) for name in names]
+    numbers, back = came_back(saved, pipeline, len(states))
+    tell_changes(saved, pipeline, numbers)
+    put_away(saved, states, pipeline, numbers)
     first = saved.epoch * (pipeline.passes or 0)
     begun = [
-        (first, 0) if n is None else (fact.epoch, fact.digest) for fact, n in zip(pipeline.facts, numbers, strict=True)
+        back[i].origin if i in back else (first, 0) if n is None else (fact.epoch, fact.digest)
+        for i, (fact, n) in enumerate(zip(pipeline.facts, numbers, strict=True))
     ]
     pipeline.start_digests(begun)
-    again = {i for i, n in enumerate(numbers) if n is not None and saved.facts[n].prepare != pipeline.prepare_marks[i]}
-    same_weights = numbers == list(range(len(old))) and _weights(saved, pipeline)
+    again = {i for i, n in enumerate(numbers) if n is not None and saved.kept[n].prepare != pipeline.prepare_marks[i]}
+    in_order = numbers == list(range(len(saved.facts)))
+    same_weights = in_order and _weights(saved, pipeline)
     cut_rows: set[Row] = set()
     read_again: set[Row] = set()
     fitted = []
     for number, state in enumerate(states):
-        one = _with_sources(state, numbers, pipeline, number, len(states), saved.epoch)
-        if pipeline.samples is not None and numbers != list(range(len(old))):
+        whole = with_returned(state, number, saved, numbers, back)
+        one = _with_sources(whole, numbers, pipeline, number, len(states), saved)
+        if pipeline.samples is not None and not in_order:
             fresh = pipeline.fresh_lane(number, len(states), saved.epoch)
-            one = pipeline.samples.fitted(one, [i for i, n in enumerate(numbers) if n is None], fresh)
+            new = [i for i, n in enumerate(numbers) if n is None or i in back]
+            one = pipeline.samples.fitted(one, new, fresh)
         elif pipeline.samples is None and not same_weights:
             one["mix"] = [0] * len(names)
         if again:
@@ -191,7 +200,7 @@ def _looked_at_again(saved: Saved, states: list[State], pipeline: Pipeline) -> l
 
 
 def _with_sources(
-    state: State, numbers: Sequence[int | None], pipeline: Pipeline, lane: int, lanes: int, epoch: int
+    state: State, numbers: Sequence[int | None], pipeline: Pipeline, lane: int, lanes: int, saved: Saved
 ) -> State:
     """`numbers`: for each source of the recipe, its number in the state."""
     now = {n: i for i, n in enumerate(numbers) if n is not None}
@@ -202,7 +211,7 @@ def _with_sources(
     return {
         **state,
         "src": [
-            pipeline.pool(i, lane, lanes, epoch).state_dict() if n is None else state["src"][n]
+            pipeline.pool(i, lane, lanes, saved.epoch).state_dict() if n is None else state["src"][n]
             for i, n in enumerate(numbers)
         ],
         "mix": [0 if n is None else state["mix"][n] for n in numbers],
@@ -243,15 +252,16 @@ def _row(piece: Sequence[int]) -> Row:
 
 def saved_of(pipeline: Pipeline, place: Place, lanes: Sequence[bytes | None] | None = None) -> Saved:
     """A place as a state. `lanes`: those of this rank, or of all ranks; default: the place's own."""
-    recipe = pipeline.recipe
+    recipe, found = pipeline.recipe, place.lanes if lanes is None else lanes
     return Saved(
         recipe=recipe.text,
         fingerprint=recipe.fingerprint(),
-        facts=pipeline.facts,
+        facts=facts_with_marks(pipeline, found),
+        away=pipeline.away,
         size=pipeline.size,
         m=place.m,
         m_plan=place.m_plan,
         m_epoch=place.m_epoch,
         epoch=place.epoch,
-        lanes=tuple(place.lanes if lanes is None else lanes),
+        lanes=tuple(found),
     )

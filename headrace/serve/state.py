@@ -16,7 +16,7 @@ from typing import Any
 from headrace.errors import StateError, shown
 from headrace.fetch.pool import PoolSize
 from headrace.recipe import Recipe
-from headrace.serve.pipeline import Fact, facts_from, facts_to
+from headrace.serve.pipeline import Fact, facts_from, facts_to, joined_marks
 from headrace.serve.readable import merged
 from headrace.stage import State
 
@@ -48,6 +48,8 @@ class Saved:
     """The canonical JSON of each lane; None: not in this part of the state."""
     format: int = FORMAT
     """Of the state that this was read from."""
+    away: tuple[Fact, ...] = ()
+    """Parts that were taken out of the recipe, with where they were."""
 
     def to_state(self, datasets: list[dict[str, Any]]) -> State:
         return stamped(
@@ -55,7 +57,7 @@ class Saved:
                 "format": FORMAT,
                 "fingerprint": self.fingerprint,
                 "recipe": self.recipe,
-                "sources": _json(facts_to(self.facts)),
+                "sources": _json(facts_to(self.kept)),
                 "revisions": {fact.name: fact.revision for fact in self.facts},
                 "L": len(self.lanes),
                 "K": self.size.chunks,
@@ -91,13 +93,14 @@ class Saved:
                 f"m={numbers['m']}, m_plan={numbers['m_plan']}, K={numbers['K']}, pool_bytes={numbers['pool_bytes']}: "
                 f"these numbers do not go together; nothing was changed"
             )
-        facts = tuple(facts_from(_parsed("sources", state)))
+        facts = facts_from(_parsed("sources", state))
         if not force:  # last: what is known to be wrong says more
             _check_sum(state)
         return cls(
             recipe=state["recipe"],
             fingerprint=state["fingerprint"],
-            facts=facts,
+            facts=tuple(fact for fact in facts if fact.away is None),
+            away=tuple(fact for fact in facts if fact.away is not None),
             size=PoolSize(chunks=numbers["K"], nbytes=numbers["pool_bytes"]),
             m=numbers["m"],
             m_plan=numbers["m_plan"],
@@ -106,6 +109,11 @@ class Saved:
             lanes=tuple(None if lane is None else canonical(lane) for lane in lanes),
             format=state["format"],
         )
+
+    @property
+    def kept(self) -> tuple[Fact, ...]:
+        """All sources that the state has a place in."""
+        return (*self.facts, *self.away)
 
     def read_recipe(self) -> Recipe:
         try:
@@ -136,7 +144,9 @@ def merge_states(states: Iterable[State]) -> State:
     first = saved[0]
     lanes = list(first.lanes)
     for rank, one in enumerate(saved[1:], 1):
-        for name in ("fingerprint", "facts", "size", "m", "m_plan", "m_epoch", "epoch"):
+        _check_same_data(rank, one.kept, first.kept)
+        same = ("fingerprint",) if one.facts == first.facts else ()  # each rank may write the paths in its own way
+        for name in (*same, "size", "m", "m_plan", "m_epoch", "epoch"):
             if getattr(one, name) != getattr(first, name):
                 here, there = shown(getattr(one, name)), shown(getattr(first, name))
                 raise StateError(f"{name}: part {rank} has {here}, part 0 has {there}; parts of one step are expected")
@@ -148,9 +158,26 @@ def merge_states(states: Iterable[State]) -> State:
             if lanes[i] is not None and lanes[i] != lane:
                 raise StateError(f"lane {i} comes in two parts with two states; parts of one step are expected")
             lanes[i] = lane
-    whole = replace(first, lanes=tuple(lanes))
+    whole = replace(first, lanes=tuple(lanes), facts=joined_marks([one.facts for one in saved]))
     whole.lane_states()
     return whole.to_state(merged([part.get("resume_state") for part in parts]))
+
+
+def _check_same_data(rank: int, facts: Sequence[Fact], others: Sequence[Fact]) -> None:
+    """The parts of ranks are of the same sources, under the same names: these decide which rank reads what."""
+    names = [[fact.name for fact in one] for one in (facts, others)]
+    if names[0] != names[1]:
+        here, there = (", ".join(shown(name) for name in one) for one in names)
+        raise StateError(
+            f"sources: part {rank} has {here}, part 0 has {there}: ranks that call a source by different names read "
+            f"different shares of it; write its path in the same way on all ranks, or give it a name"
+        )
+    for one, other in zip(facts, others, strict=True):
+        if not one.is_of(other):
+            raise StateError(
+                f"facts: {shown(one.name)}: part {rank} has {shown(one, 500)}, part 0 has {shown(other, 500)}; parts "
+                f"of one step, of ranks that read the same data, are expected"
+            )
 
 
 def canonical(lane: State) -> bytes:

@@ -299,7 +299,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def _resumed(self, state: State, lanes: int) -> Place:
         """From a whole state, or from bare positions."""
         saved = Saved.from_state(self._whole(state))
-        pipeline = self._opened().resumed(saved.facts, saved.size)
+        pipeline = self._opened().resumed(saved.kept, saved.size)
         place = placed(saved, pipeline, lanes, lanes)
         self._pipeline = pipeline
         return place

@@ -8,10 +8,12 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.catalog.identity import Trust
 from headrace.errors import HeadraceError, StateError, shown
 from headrace.fetch.plan import Range, overlap
 from headrace.fetch.pool import MOST_DRAWS, Pool
-from headrace.recipe import Recipe
+from headrace.fetch.resume import NO_TRUST
+from headrace.recipe import Recipe, fingerprint_of
 from headrace.run import Run
 from headrace.sequence.pack import TO_THE_END
 from headrace.serve.check import (
@@ -28,6 +30,7 @@ from headrace.serve.check import (
 from headrace.serve.epoch import num_rows_left
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Opener, Pipeline, open_indexed, reopened
+from headrace.serve.recognised import respelled
 from headrace.serve.redeal import first_digest, left_of
 from headrace.serve.resume import check_same_order
 from headrace.serve.state import Saved
@@ -82,6 +85,7 @@ def verify(
     progress: Progress | None = None,
     tokenizer: Tokenizer | None = None,
     force: bool = False,
+    trust: Trust = NO_TRUST,
 ) -> Report:
     """Check a whole state, under its own recipe or another. What cannot even be a state is a StateError.
 
@@ -94,17 +98,21 @@ def verify(
     states = settled(saved, states)
     own = saved.read_recipe()
     problems = (
-        [] if own.fingerprint() == saved.fingerprint else ["recipe: it is not the one that its fingerprint names"]
+        []
+        if fingerprint_of(saved.recipe) == saved.fingerprint
+        else ["recipe: it is not the one that its fingerprint names"]
     )
     recipe = recipe or own
-    check_same_order(saved, recipe)
-    names = [part.name for part in recipe.parts]
-    if names != [fact.name for fact in saved.facts]:
+    found = Pipeline(recipe, run or Run(), opener=opener, kept=saved.facts, trust=trust)
+    saved = respelled(saved, recipe, found.numbers)
+    check_same_order(saved, recipe, found.numbers)
+    if found.numbers != list(range(len(saved.facts))):
+        names = [part.name for part in recipe.parts]
         told = ", ".join(shown(fact.name) for fact in saved.facts)
         raise StateError(f"sources: the state has {told}, the recipe {', '.join(map(shown, names))}")
     if of_samples(states):  # what made them is code and not here; their sources go round and round
         recipe = replace(recipe, mix=replace(recipe.mix, stop="loop"), epochs=None)
-    pipeline = reopened(recipe, run or Run(), tokenizer, opener, saved.facts, saved.size)
+    pipeline = reopened(recipe, run or Run(), tokenizer, opener, saved.facts, saved.size, trust=trust)
     return _Verifier(saved, states, pipeline, progress).report(problems)
 
 

@@ -79,7 +79,7 @@ def _opened(recipe: Recipe, run: Run, tokenizer: str | None, saved: Saved) -> Pi
     if described is None and tokenizer is not None:
         raise SpecError("--tokenizer: the recipe of this state does not tokenize; leave it out")
     found = None if described is None else open_tokenizer(tokenizer or described.tokenizer, described)
-    return Pipeline(recipe, run, found, kept=saved.facts, size=saved.size)
+    return Pipeline(recipe, run, found, kept=saved.kept, size=saved.size)
 
 
 def _print(found: Peek) -> None:

@@ -32,6 +32,12 @@ def verify(
     cache_dir: Annotated[Path | None, typer.Option(help="Where indices are kept; default: data")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Where the tokenizer of the recipe lies now.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Also check a state that was edited on purpose.")] = False,
+    trust_moved: Annotated[
+        bool, typer.Option("--trust-moved", help="Files that cannot be compared with those of the state are the same.")
+    ] = False,
+    trust_changed: Annotated[
+        list[str] | None, typer.Option(help="A shard that may have other contents in as many rows; may be repeated.")
+    ] = None,
 ) -> None:
     """Replay the draws of a state and say whether each source of each lane can be there.
 
@@ -39,6 +45,7 @@ def verify(
 
     The sources that the recipe names are opened and counted: give --recipe for a state from someone you do not trust.
     """
+    from headrace.catalog.identity import Trust
     from headrace.recipe import Recipe
     from headrace.run import Run
     from headrace.serve.state import Saved
@@ -48,8 +55,11 @@ def verify(
     given = None if recipe is None else Recipe.from_yaml(recipe)
     opened, why = _tokenizer(given or Saved.from_state(found, force=force).read_recipe(), tokenizer)
     run = Run.here(cache_dir=cache_dir, rank=0, world_size=1)
+    trust = Trust.given(trust_moved, trust_changed or [])
     with _bar() as progress:
-        report = verify_state(found, recipe=given, run=run, progress=progress, tokenizer=opened, force=force)
+        report = verify_state(
+            found, recipe=given, run=run, progress=progress, tokenizer=opened, force=force, trust=trust
+        )
     _show(report, Console(), f"m={found['m']}, {found['L']} lanes")
     if report.unchecked:
         Console(stderr=True).print(Text(f"{report.unchecked}{why}"))
