@@ -58,7 +58,7 @@ def values(plan: RobotPlan, name: str, episode: int, count: int) -> Any:
     if dtype == "bool":
         return (numbers * 7 // 3) % 2 == 0
     if np.issubdtype(np.dtype(dtype), np.integer):
-        return (numbers % (np.iinfo(dtype).max + 1)).astype(dtype)
+        return (numbers % min(np.iinfo(dtype).max + 1, 1 << 62)).astype(dtype)
     return (numbers / 3).astype(dtype)
 
 
