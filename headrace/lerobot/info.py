@@ -123,6 +123,14 @@ class Info:
     def depth_keys(self) -> list[str]:
         return [name for name, feature in self.features.items() if feature.is_depth]
 
+    def speed(self, key: str) -> float:
+        """How many frames a video says that it has for one of the data set's; 1 where it says nothing that can be."""
+        raw = self.features[key].raw
+        places = [found for name in ("info", "video_info") if isinstance(found := raw.get(name), dict)]
+        said: Any = next((place["video.fps"] for place in places if "video.fps" in place), None)
+        usable = isinstance(said, int | float) and not isinstance(said, bool) and 0 < said <= FASTEST
+        return said / self.fps if usable else 1.0
+
     def data_file(self, chunk: int, file: int) -> str:
         return self.data_path.format(chunk_index=chunk, file_index=file)
 

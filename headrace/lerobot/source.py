@@ -176,8 +176,10 @@ class Robot:
         """Of the episode at this place in the metadata, each video with its first frame and the one behind its last."""
         episodes, wanted = self.meta.episodes, []
         for name, (chunks, files, firsts) in episodes.videos.items():
-            path = self.meta.info.video_file(name, int(chunks[number]), int(files[number]))
-            wanted.append((path, int(firsts[number]), int(firsts[number]) + int(episodes.length[number])))
+            info = self.meta.info
+            path, times = info.video_file(name, int(chunks[number]), int(files[number])), info.speed(name)
+            first, stop = int(firsts[number]), int(firsts[number] + episodes.length[number])
+            wanted.append((path, int(first * times), -int(-stop * times // 1)))
         return wanted
 
     def has_lists(self, column: str) -> bool:
