@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -230,6 +232,37 @@ def test_few_episodes_for_many_consumers_are_warned_of(folder: Path, tmp_path: P
     data = StreamingLeRobotDataset("r", root=folder, rank=0, world_size=len(EPISODES) + 1, cache_dir=tmp_path)
     with pytest.warns(UserWarning, match="an episode is never cut"):
         list(data)
+    list(data)  # and not again in the next epoch
+
+
+MANY = """
+import sys, warnings
+from torch.utils.data import DataLoader
+from headrace import StreamingLeRobotDataset
+
+if __name__ == "__main__":
+    folder, cache, rank, persistent, method = sys.argv[1:]
+    data = StreamingLeRobotDataset("r", root=folder, rank=int(rank), world_size=3, cache_dir=cache)
+    options = {"persistent_workers": persistent == "True", "multiprocessing_context": method}
+    loader = DataLoader(data, batch_size=None, num_workers=3, **options)
+    for _ in range(2):
+        for item in loader:
+            pass
+"""
+
+
+@pytest.mark.parametrize(("persistent", "method"), [(True, "fork"), (False, "fork"), (False, "spawn")])
+def test_few_episodes_are_said_once_for_all_workers_ranks_and_epochs(
+    folder: Path, tmp_path: Path, persistent: bool, method: str
+) -> None:
+    (tmp_path / "many.py").write_text(MANY)
+    said = 0
+    for rank in range(3):
+        command = [sys.executable, tmp_path / "many.py", folder, tmp_path / "cache", rank, persistent, method]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        said += done.stderr.count("6 episodes for 9 consumers")
+    assert said == 1
 
 
 # --- what it holds

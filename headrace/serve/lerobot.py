@@ -230,10 +230,10 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
 
     def _start(self, key: str, entry: Entry, workers: int) -> Start:
         lanes = self._run.world_size * workers
-        if self.num_episodes < lanes:
+        few = f"{self.num_episodes} episodes for {lanes} consumers"
+        if self.num_episodes < lanes and self._run.rank == 0 and self._turnstile.is_first(few):
             warnings.warn(
-                f"{self.num_episodes} episodes for {lanes} consumers: an episode is never cut, so some have nothing to "
-                f"give; use fewer ranks or workers",
+                f"{few}: an episode is never cut, so some have nothing to give; use fewer ranks or workers",
                 stacklevel=3,
             )
         resume, self._own = self._own or entry.resume, None
