@@ -196,7 +196,7 @@ def test_videos_are_fetched_ahead_unless_asked_not_to(served: LocalHub, tmp_path
     data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, prefetch_videos=ahead)
     for n, _ in enumerate(data):
         if n == 40:
-            stats: dict[str, Any] = data.stats()
+            stats: dict[str, Any] = data.counters()
             break
     fetched = stats["video_files"]["files"] + stats["video_files"]["ranges"]
     assert fetched > 0 if ahead else fetched == 0
@@ -206,7 +206,7 @@ def test_as_many_videos_are_open_as_asked(folder: Path, tmp_path: Path) -> None:
     def decoders(**options: Any) -> dict[str, Any]:
         data = StreamingLeRobotDataset("r", root=folder, cache_dir=tmp_path, **options)
         list(data)
-        found: dict[str, Any] = data.stats()["video_decoder_cache"]
+        found: dict[str, Any] = data.counters()["video_decoder_cache"]
         return found
 
     assert decoders()["evictions"] == 0, "the pool's three files are all kept open"
@@ -300,7 +300,7 @@ def test_a_pool_of_many_episodes_takes_as_much_memory_as_their_numbers(tmp_path:
     for _ in range(640):
         next(items)
     assert resident_mib() - before < 40
-    assert data.stats()["frames_decoded"] == 641
+    assert data.counters()["frames_decoded"] == 641
 
 
 def test_nothing_stays_open_after_an_epoch_or_a_break(served: LocalHub, tmp_path: Path) -> None:

@@ -107,6 +107,20 @@ class Info:
             made.video_file(feature.name, 0, 0)
         return made
 
+    def __getitem__(self, name: str) -> Any:
+        """A field of the file as LeRobot reads it."""
+        if name == "features":
+            return {key: feature.raw for key, feature in self.features.items()}
+        return self.raw[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self.raw else default
+
+    def whole(self, name: str, default: int) -> int:
+        """A number that nothing here depends on."""
+        value = self.raw.get(name)
+        return value if type(value) is int else default
+
     @cached_property
     def video_keys(self) -> list[str]:
         return [name for name, feature in self.features.items() if feature.is_video]

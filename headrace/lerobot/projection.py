@@ -170,11 +170,12 @@ def _parse(meta: Any, groups: list[int], spans: list[tuple[int, bytes]], columns
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    flat = {meta.schema.column(c).path for c in range(meta.num_columns)}
     file = pq.ParquetFile(
         pa.PythonFile(_Spans(spans), mode="r"),
         metadata=meta,
         # Texts stay in dictionaries: one that comes again in a million rows is not made a million times.
-        read_dictionary=[name for name in columns if "." not in name],
+        read_dictionary=[name for name in columns if "." not in name and name in flat],
         pre_buffer=True,
         page_checksum_verification=True,
     )

@@ -21,6 +21,7 @@ from headrace.recipe import Part, Recipe, skip_address
 from headrace.run import Run
 from headrace.sequence.side_by_side import Helpers
 from headrace.serve.needs import LaneNeeds
+from headrace.serve.robot_names import named_as
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Pipeline:
     ) -> Pipeline:
         """The same recipe, opened as a state says."""
         return Pipeline(
-            self.recipe,
+            named_as(self.recipe, kept),
             self.run,
             self.tokenizer,
             opener=self._opener,
@@ -159,7 +160,8 @@ class Pipeline:
         kept, revision = self._kept.get(part.name), self._revisions.get(part.name)
         if revision is None:
             return self._opener(part.source, self.run, None)
-        if kept is not None and kept.spec != str(part.source):
+        # Of a robot the revision says what it holds, wherever it lies.
+        if kept is not None and kept.spec != str(part.source) and part.source.kind != "lerobot":
             raise StateError(
                 f"{shown(part.name)}: the state was made with the source {shown(kept.spec)}, here it is "
                 f"{shown(part.source)}; give the new source another name"
