@@ -139,10 +139,10 @@ def local_and_remote(folder: Path, cache: Path, hub: Far, items: int, pool: int)
     for items_of in streams.values():
         next(items_of)
     until = time.monotonic() + 60
-    while far.stats()["video_files"]["waiting"] and time.monotonic() < until:
+    while far.counters()["video_files"]["waiting"] and time.monotonic() < until:
         time.sleep(0.02)
     hub.sent()
-    before, seconds = far.stats()["video_files"], dict.fromkeys(streams, 0.0)
+    before, seconds = far.counters()["video_files"], dict.fromkeys(streams, 0.0)
     turn = 25
     for _ in range(items // turn):
         for name, items_of in streams.items():
@@ -150,7 +150,7 @@ def local_and_remote(folder: Path, cache: Path, hub: Far, items: int, pool: int)
             for _ in range(turn):
                 next(items_of)
             seconds[name] += time.perf_counter() - began
-    files, sent = far.stats()["video_files"], hub.sent()
+    files, sent = far.counters()["video_files"], hub.sent()
     for items_of in streams.values():
         items_of.close()  # type: ignore[attr-defined]
     done = items // turn * turn
@@ -176,7 +176,7 @@ def _first_batch(env: dict[str, str], cache: Path, batch: int, more: dict[str, A
     items = iter(data)
     for _ in range(batch):
         next(items)
-    done, files = time.perf_counter(), data.stats()["video_files"]
+    done, files = time.perf_counter(), data.counters()["video_files"]
     facts = {"direct_bytes": files["direct_bytes"], "direct_reads": files["direct_reads"]}
     return {"seconds": done - began, "seconds_to_open": opened - began, **facts}
 

@@ -60,7 +60,7 @@ def test_metadata_is_read_into_columns_and_under_the_names_of_lerobot(tmp_path: 
     meta = meta_of(tmp_path)
     episodes = meta.episodes
     assert (meta.fps, meta.robot_type, meta.total_episodes, meta.total_frames) == (10, "so101", 4, 18)
-    assert meta.tasks == ["pick", "place"]
+    assert meta.task_names == ["pick", "place"]
     assert meta.video_keys == meta.camera_keys == [TOP, WRIST]
     assert meta.image_keys == meta.depth_keys == []
     assert list(meta.features) == list(made.features())
@@ -90,7 +90,7 @@ def test_metadata_is_read_into_columns_and_under_the_names_of_lerobot(tmp_path: 
 def test_metadata_travels_to_workers(tmp_path: Path) -> None:
     meta = pickle.loads(pickle.dumps(meta_of(tmp_path)))  # noqa: S301 - our own
     assert meta.episodes.videos[TOP].first_frame.tolist() == [0, 5, 0, 4]
-    assert meta.root.read(INFO) == made.files()[INFO]
+    assert meta.files.read(INFO) == made.files()[INFO]
 
 
 def test_chosen_episodes_come_in_the_order_of_the_data_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -169,19 +169,19 @@ def test_numbers_of_episodes_may_have_gaps(tmp_path: Path) -> None:
     ],
 )
 def test_tasks_are_read_whatever_their_column_is_called(tmp_path: Path, content: bytes) -> None:
-    assert meta_of(tmp_path, made.files() | {TASKS: content}).tasks == ["pick", "place"]
+    assert meta_of(tmp_path, made.files() | {TASKS: content}).task_names == ["pick", "place"]
 
 
 def test_the_index_of_pandas_comes_before_other_texts(tmp_path: Path) -> None:
     table = pa.table({"note": ["x", "y"], "what to do": ["pick", "place"], "task_index": [0, 1]})
     told = {b"pandas": b'{"index_columns": ["what to do"]}'}
     content = made.parquet(table.replace_schema_metadata(told))
-    assert meta_of(tmp_path, made.files() | {TASKS: content}).tasks == ["pick", "place"]
+    assert meta_of(tmp_path, made.files() | {TASKS: content}).task_names == ["pick", "place"]
 
 
 def test_a_task_is_that_of_its_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     content = made.parquet({"task_index": [1, 0], "task": ["pick", None]})
-    assert meta_of(tmp_path, made.files() | {TASKS: content}).tasks == ["pick", ""]
+    assert meta_of(tmp_path, made.files() | {TASKS: content}).task_names == ["pick", ""]
     assert "task n is the one in row n" in caplog.text
 
 
@@ -514,4 +514,4 @@ def test_paths_are_those_of_the_files_in_the_data_set(tmp_path: Path) -> None:
         path = meta.get_data_file_path(number)
         chunk, file = int(meta.episodes.data_chunk[place]), int(meta.episodes.data_file[place])
         assert PurePosixPath(path) == PurePosixPath(meta.info.data_file(chunk, file))
-        assert meta.root.has(str(path))
+        assert meta.files.has(str(path))

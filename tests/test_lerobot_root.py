@@ -16,7 +16,9 @@ import pytest
 import robot_meta as made
 from refused import check_refused
 from robot_meta import EPISODES, INFO, TASKS, TOP
+from robots import numbers, small_set
 
+from headrace import StreamingLeRobotDataset
 from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound, SpecError, StateError, Unreachable
 from headrace.lerobot.meta import Meta
 from headrace.lerobot.root import Root
@@ -57,7 +59,7 @@ def test_a_repo_is_read_at_its_tag_in_few_requests(hub: LocalHub, run: Run) -> N
     assert root.name == f"{REPO}@{commit[:8]}"
     assert root.url == f"hf://datasets/{REPO}@{commit}"
     meta = Meta.open(root)
-    assert meta.tasks == ["pick", "place"]
+    assert meta.task_names == ["pick", "place"]
     assert meta.episodes.first.tolist() == [0, 5, 8, 12]
     assert meta.stats["action"]["count"].tolist() == [18]
     assert kinds(hub) == {"api": 1, "tree": 1, "resolve": 4}  # info, episodes, tasks, stats
@@ -115,7 +117,7 @@ def test_a_branch_that_moves_is_seen_by_the_next_run_and_not_by_a_state(hub: Loc
     old = hub.push(REPO, made.files())
     root = Root.open(REPO, run, "main")
     new = hub.push(REPO, made.files() | {"x": b"more", TASKS: made.tasks(("other",))})
-    assert Meta.open(root).tasks == ["pick", "place"]
+    assert Meta.open(root).task_names == ["pick", "place"]
     assert Root.open(REPO, run, "main").revision == new
     for resumed in (Root.open(REPO, run, "main", pinned=old), Root.open(REPO, run, old)):
         assert resumed.revision == old
@@ -370,7 +372,7 @@ def test_a_folder_behind_a_url_is_read(memory: Any, run: Run, url: str) -> None:
     assert list(root.paths()) == sorted(made.files())
     meta = Meta.open(pickle.loads(pickle.dumps(root)))  # noqa: S301 - our own
     assert meta.episodes.first.tolist() == [0, 5, 8, 12]
-    assert meta.root.shard(TASKS).origin.folder is not None
+    assert meta.files.shard(TASKS).origin.folder is not None
     assert Root.open(url, run, root.revision).revision == root.revision
     assert Root.open(REPO, run, root=url).revision == root.revision
     with pytest.raises(NotFound, match=f"there is no file {TASKS}x; nearest: {TASKS}"):
@@ -463,7 +465,7 @@ def test_a_bucket_is_read_by_the_client_of_the_hub(bucket: Bucket, run: Run) -> 
     root = Root.open("hf://buckets/me/robot", run)
     assert list(root.paths()) == sorted(made.files())
     assert root.name == root.url == "hf://buckets/me/robot"
-    assert Meta.open(root).tasks == ["pick", "place"]
+    assert Meta.open(root).task_names == ["pick", "place"]
     shard = root.shard(INFO)
     assert shard.etag.startswith("xet_hash=")
     bucket.asked.clear()
@@ -481,3 +483,12 @@ def test_a_bucket_that_changed_is_not_that_of_a_state(bucket: Bucket, run: Run) 
 
 def test_a_bucket_that_there_is_not_is_named(bucket: Bucket, run: Run) -> None:
     check_refused(refusal("hf://buckets/me/other", run), NotFound, "hf://buckets/me/other: no such file")
+
+
+def test_a_bucket_is_named_like_a_repo(bucket: Bucket, tmp_path: Path) -> None:
+    folder = small_set(tmp_path / "set", cameras={})
+    bucket.content = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    far = StreamingLeRobotDataset("me/robot", repo_type="bucket", cache_dir=tmp_path / "cache")
+    near = StreamingLeRobotDataset("me/robot", root=folder, cache_dir=tmp_path / "cache")
+    assert far.meta.url_root == far.root == "hf://buckets/me/robot"
+    assert numbers(far) == numbers(near)

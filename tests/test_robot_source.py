@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -194,7 +196,7 @@ def test_videos_are_fetched_ahead_unless_asked_not_to(served: LocalHub, tmp_path
     data = StreamingLeRobotDataset("org/robot", cache_dir=tmp_path, prefetch_videos=ahead)
     for n, _ in enumerate(data):
         if n == 40:
-            stats: dict[str, Any] = data.stats()
+            stats: dict[str, Any] = data.counters()
             break
     fetched = stats["video_files"]["files"] + stats["video_files"]["ranges"]
     assert fetched > 0 if ahead else fetched == 0
@@ -204,7 +206,7 @@ def test_as_many_videos_are_open_as_asked(folder: Path, tmp_path: Path) -> None:
     def decoders(**options: Any) -> dict[str, Any]:
         data = StreamingLeRobotDataset("r", root=folder, cache_dir=tmp_path, **options)
         list(data)
-        found: dict[str, Any] = data.stats()["video_decoder_cache"]
+        found: dict[str, Any] = data.counters()["video_decoder_cache"]
         return found
 
     assert decoders()["evictions"] == 0, "the pool's three files are all kept open"
@@ -230,6 +232,37 @@ def test_few_episodes_for_many_consumers_are_warned_of(folder: Path, tmp_path: P
     data = StreamingLeRobotDataset("r", root=folder, rank=0, world_size=len(EPISODES) + 1, cache_dir=tmp_path)
     with pytest.warns(UserWarning, match="an episode is never cut"):
         list(data)
+    list(data)  # and not again in the next epoch
+
+
+MANY = """
+import sys, warnings
+from torch.utils.data import DataLoader
+from headrace import StreamingLeRobotDataset
+
+if __name__ == "__main__":
+    folder, cache, rank, persistent, method = sys.argv[1:]
+    data = StreamingLeRobotDataset("r", root=folder, rank=int(rank), world_size=3, cache_dir=cache)
+    options = {"persistent_workers": persistent == "True", "multiprocessing_context": method}
+    loader = DataLoader(data, batch_size=None, num_workers=3, **options)
+    for _ in range(2):
+        for item in loader:
+            pass
+"""
+
+
+@pytest.mark.parametrize(("persistent", "method"), [(True, "fork"), (False, "fork"), (False, "spawn")])
+def test_few_episodes_are_said_once_for_all_workers_ranks_and_epochs(
+    folder: Path, tmp_path: Path, persistent: bool, method: str
+) -> None:
+    (tmp_path / "many.py").write_text(MANY)
+    said = 0
+    for rank in range(3):
+        command = [sys.executable, tmp_path / "many.py", folder, tmp_path / "cache", rank, persistent, method]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        said += done.stderr.count("6 episodes for 9 consumers")
+    assert said == 1
 
 
 # --- what it holds
@@ -267,7 +300,7 @@ def test_a_pool_of_many_episodes_takes_as_much_memory_as_their_numbers(tmp_path:
     for _ in range(640):
         next(items)
     assert resident_mib() - before < 40
-    assert data.stats()["frames_decoded"] == 641
+    assert data.counters()["frames_decoded"] == 641
 
 
 def test_nothing_stays_open_after_an_epoch_or_a_break(served: LocalHub, tmp_path: Path) -> None:

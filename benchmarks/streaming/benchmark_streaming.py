@@ -65,7 +65,7 @@ class Noted(IterableDataset[dict[str, Any]]):
 
 
 def counted(data: StreamingLeRobotDataset) -> list[float]:
-    now = data.stats()
+    now = data.counters()
     decoders, files = now["video_decoder_cache"], now["video_files"]
     return [
         now["video_seconds"],

@@ -315,7 +315,7 @@ def train(options: argparse.Namespace) -> None:
     if saved and learner:
         learner.load_state_dict(saved)
         stream = saved["stream"]
-    state = {"stream": stream, "shape": shape, "revision": data.meta.root.revision}
+    state = {"stream": stream, "shape": shape, "revision": data.pinned}
     kept = options.out / ("dummy.jsonl" if options.dummy else "log.jsonl")
     with (kept if accelerator.is_main_process else Path(os.devnull)).open("ab", buffering=0) as log:
         for record in run(data, learner, state, options):

@@ -13,6 +13,7 @@ from headrace.catalog.lines import LFS_POINTER
 from headrace.catalog.schemas import Schema
 from headrace.catalog.shard import Shard
 from headrace.catalog.soundness import AGAIN, require_sound, said
+from headrace.catalog.stored import stored_type
 from headrace.errors import DataError, shown
 
 if TYPE_CHECKING:
@@ -204,4 +205,4 @@ def _schema(shard: Shard, meta: Any) -> Schema:
         schema = meta.schema.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DataError(f"{shard}: its schema cannot be read: {said(error)}; {AGAIN}") from error
-    return tuple((field.name, str(field.type)) for field in schema)
+    return tuple((field.name, str(stored_type(field.type))) for field in schema)

@@ -216,8 +216,19 @@ def _check_frames(source: Source) -> None:
         if source.frames is not None:
             raise SpecError(f"frames: only sources of kind lerobot have frames; {shown(source)} has rows")
         return
+    object.__setattr__(source, "path", spelled(source.path))
     if source.frames is not None and not isinstance(source.frames, Frames):
         raise SpecError(f"frames={shown(repr(source.frames))} is not of type Frames")
     for name, default in (("config", None), ("split", "train"), ("column", "text")):
         if getattr(source, name) != default:
             raise _wrong(str(source), f"a LeRobot data set has no {name}; leave it out", "lerobot")
+
+
+def spelled(place: str) -> str:
+    """The place of a robot data set without what means nothing in it: `//`, `.` between slashes, a slash at the end."""
+    scheme, mark, rest = place.rpartition("://")
+    parts = [part for part in rest.split("/") if part not in ("", ".")]
+    top = "/" if rest.startswith("/") else ""
+    if not mark and rest.startswith("./") and len(parts) > 1:
+        top = "./"  # or it could be the name of a repo
+    return f"{scheme}{mark}{top}{'/'.join(parts)}" if parts else place

@@ -13,6 +13,7 @@ from headrace.catalog.local import LocalOrigin, open_listed
 from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
 from headrace.catalog.soundness import AGAIN, require_sound, said
+from headrace.catalog.stored import as_stored
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.plan import Chunk
 
@@ -303,7 +304,8 @@ def _one_batch(table: Any) -> Any:
         batches = table.combine_chunks().to_batches()
     if len(batches) > 1:
         raise pa.ArrowNotImplementedError("a column of these rows has more than 2 GiB")
-    return _without_views(batches[0]) if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+    found = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+    return _without_views(as_stored(found))
 
 
 def _without_views(batch: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from headrace.catalog.shard import Shard
 from headrace.errors import DataError, NotFound, shown
+from headrace.lerobot.episode_rows import EpisodeRows, Subscripted
 from headrace.lerobot.info import MOST_FRAMES, Info
 from headrace.lerobot.projection import read_columns, real_numbers, whole_numbers
 from headrace.limits import starting
@@ -49,12 +50,18 @@ class Videos(NamedTuple):
     """The number of the episode's first frame in the video file."""
 
 
-class Episodes:
+class Episodes(Subscripted):
     """Episodes in the order of their numbers. `index` has the numbers; with gaps in them, a place is not a number."""
 
     def __init__(
-        self, columns: dict[str, Any], videos: dict[str, Videos], starts: dict[str, Any], ends: dict[str, Any]
+        self,
+        columns: dict[str, Any],
+        videos: dict[str, Videos],
+        starts: dict[str, Any],
+        ends: dict[str, Any],
+        rows: EpisodeRows | None = None,
     ) -> None:
+        self.rows = rows
         self.index: I64 = columns["index"]
         self.length: I64 = columns["length"]
         self.first: I64 = columns["first"]
@@ -66,9 +73,6 @@ class Episodes:
         """Per camera, the time in the video file at which the episode begins, as it is written."""
         self.ends: dict[str, NDArray[np.float64]] = ends
         """...and at which the next one in the file does; infinite for the last."""
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     @property
     def num_frames(self) -> int:
@@ -91,10 +95,10 @@ class Episodes:
                 parts = list(threads.map(read, files))
         else:
             parts = [read(shard) for shard in files]
-        return cls._of(parts, info, _folder(files[0]))
+        return cls._of(parts, info, _folder(files[0]), EpisodeRows(files))
 
     @classmethod
-    def _of(cls, parts: list[dict[str, Any]], info: Info, where: str) -> Self:
+    def _of(cls, parts: list[dict[str, Any]], info: Info, where: str, rows: EpisodeRows) -> Self:
         import numpy as np
 
         found = parts[0]
@@ -112,7 +116,7 @@ class Episodes:
                 _check_number(found["index"], numbers, f"videos/{key}/{name}", where)
             videos[key] = Videos(chunk, file, _first_frames(found["index"], key, start, info.fps, where))
             starts[key], ends[key] = start, _ends(chunk, file, start)
-        return cls(found, videos, starts, ends)
+        return cls(found, videos, starts, ends, rows)
 
     def select(self, numbers: Iterable[int]) -> Self:
         """Those with these numbers, in the order of the data set. Numbers of none are left out, with a warning."""
@@ -131,7 +135,7 @@ class Episodes:
         names = ("index", "length", "first", "data_chunk", "data_file")
         videos = {key: Videos(*(column[places] for column in camera)) for key, camera in self.videos.items()}
         starts, ends = ({key: column[places] for key, column in one.items()} for one in (self.starts, self.ends))
-        return type(self)({name: getattr(self, name)[places] for name in names}, videos, starts, ends)
+        return type(self)({name: getattr(self, name)[places] for name in names}, videos, starts, ends, self.rows)
 
     def place(self, number: int) -> int:
         """Where the episode with this number is."""

@@ -107,6 +107,20 @@ class Info:
             made.video_file(feature.name, 0, 0)
         return made
 
+    def __getitem__(self, name: str) -> Any:
+        """A field of the file as LeRobot reads it."""
+        if name == "features":
+            return {key: feature.raw for key, feature in self.features.items()}
+        return self.raw[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self.raw else default
+
+    def whole(self, name: str, default: int) -> int:
+        """A number that nothing here depends on."""
+        value = self.raw.get(name)
+        return value if type(value) is int else default
+
     @cached_property
     def video_keys(self) -> list[str]:
         return [name for name, feature in self.features.items() if feature.is_video]
@@ -122,6 +136,14 @@ class Info:
     @cached_property
     def depth_keys(self) -> list[str]:
         return [name for name, feature in self.features.items() if feature.is_depth]
+
+    def speed(self, key: str) -> float:
+        """How many frames a video says that it has for one of the data set's; 1 where it says nothing that can be."""
+        raw = self.features[key].raw
+        places = [found for name in ("info", "video_info") if isinstance(found := raw.get(name), dict)]
+        said: Any = next((place["video.fps"] for place in places if "video.fps" in place), None)
+        usable = isinstance(said, int | float) and not isinstance(said, bool) and 0 < said <= FASTEST
+        return said / self.fps if usable else 1.0
 
     def data_file(self, chunk: int, file: int) -> str:
         return self.data_path.format(chunk_index=chunk, file_index=file)

@@ -58,15 +58,25 @@ class Items:
     """Makes the items of one data set."""
 
     def __init__(
-        self, meta: Meta, frames: Frames, videos: Videos, transforms: Callable[[Any], Any] | None = None
+        self, meta: Meta, frames: Frames, videos: Videos | None, transforms: Callable[[Any], Any] | None = None
     ) -> None:
+        """`videos`: None leaves them out."""
         self._meta, self._videos, self._transforms = meta, videos, transforms
         self._features, self._fps = meta.info.features, meta.info.fps
+        if videos is None:
+            asked = [*frames.delta_timestamps, *frames.rename, *frames.normalize]
+            lost = next((name for name in asked if name in meta.info.video_keys), None)
+            if lost is not None:
+                raise SpecError(
+                    f"{shown(lost)!r} is a video, and download_videos=False leaves those out; name it nowhere"
+                )
+            self._features = {name: feature for name, feature in self._features.items() if not feature.is_video}
         self._frames = frames
-        self._offsets = frame_offsets(frames.delta_timestamps, self._features, self._fps, frames.tolerance_s)
+        self.offsets = frame_offsets(frames.delta_timestamps, self._features, self._fps, frames.tolerance_s)
         self._rename = dict(frames.rename)
-        _check_names(self._rename, list(self._features), list(self._offsets))
-        self._scales = {name: _scale(meta, name, how) for name, how in frames.normalize.items()}
+        texts = ["task", *["subtask"] * ("subtask_index" in self._features and meta.subtask_names is not None)]
+        _check_names(self._rename, list(self._features), list(self.offsets), texts)
+        self._scales = {name: _scale(meta, name, how, self._features) for name, how in frames.normalize.items()}
         cameras = [name for name in self._scales if self._features[name].is_video]
         if cameras and frames.return_uint8:
             raise SpecError(
@@ -78,7 +88,7 @@ class Items:
         """The item of one frame, with exactly the keys that LeRobot gives it."""
         item: dict[str, Any] = {}
         for name, feature in self._features.items():
-            offsets = self._offsets.get(name)
+            offsets = self.offsets.get(name)
             rows, missing = (None, None) if offsets is None else window(row, offsets, episode.length)
             if feature.is_video:
                 item[name] = self._video(episode, feature, row, rows)
@@ -88,7 +98,9 @@ class Items:
                 import torch
 
                 item[f"{name}_is_pad"] = torch.from_numpy(missing)
-        item["task"] = self._task(episode, row)
+        item["task"] = self._text(episode, row, "task", self._meta.task_names)
+        if "subtask_index" in self._features and self._meta.subtask_names is not None:
+            item["subtask"] = self._text(episode, row, "subtask", self._meta.subtask_names)
         return self._finished(item)
 
     def _value(self, episode: Episode, feature: Feature, row: int, rows: I64 | None) -> Any:
@@ -111,6 +123,7 @@ class Items:
     def _video(self, episode: Episode, feature: Feature, row: int, rows: I64 | None) -> torch.Tensor:
         asked = [row] if rows is None else rows.tolist()
         numbers = [int(episode.columns["frame_index"][r]) for r in asked]
+        assert self._videos is not None, "a feature that was left out"
         pixels = self._videos.pixels(episode.number, feature, numbers, self._place(episode, row))
         if feature.is_depth:
             found = depths(pixels, feature, self._frames.depth_unit)
@@ -118,16 +131,17 @@ class Items:
             found = colours(pixels, as_bytes=self._frames.return_uint8)
         return found[0] if len(asked) == 1 else found
 
-    def _task(self, episode: Episode, row: int) -> str:
-        number, tasks = int(episode.columns["task_index"][row]), self._meta.tasks
-        if not 0 <= number < len(tasks):
+    def _text(self, episode: Episode, row: int, what: str, texts: list[str]) -> str:
+        number = int(episode.columns[f"{what}_index"][row])
+        if not 0 <= number < len(texts):
             raise DataError(
-                f"{self._place(episode, row)}: task_index is {number}, and meta/tasks.parquet has {len(tasks)} tasks"
+                f"{self._place(episode, row)}: {what}_index is {number}, and meta/{what}s.parquet has {len(texts)} "
+                f"{what}s"
             )
-        return tasks[number]
+        return texts[number]
 
     def _place(self, episode: Episode, row: int) -> str:
-        return f"{self._meta.root.name}, episode {episode.index}, frame {row}"
+        return f"{self._meta.files.name}, episode {episode.index}, frame {row}"
 
     def _finished(self, item: dict[str, Any]) -> dict[str, Any]:
         for name, (low, span) in self._scales.items():
@@ -144,12 +158,12 @@ class Items:
         return {names.get(name, name): value for name, value in item.items()}
 
 
-def _check_names(rename: Mapping[str, str], features: list[str], windows: list[str]) -> None:
+def _check_names(rename: Mapping[str, str], features: list[str], windows: list[str], texts: list[str]) -> None:
     """That no two values of an item get one name."""
     lost = [name for name in rename if name not in features]
     if lost:
         raise SpecError(f"rename: the data set has no feature {shown(lost[0])!r}")
-    taken = {"task": "task"}
+    taken = {name: name for name in texts}
     for name in features:
         new = rename.get(name, name)
         for found in (new, f"{new}_is_pad") if name in windows else (new,):
@@ -161,13 +175,13 @@ def _check_names(rename: Mapping[str, str], features: list[str], windows: list[s
             taken[found] = name
 
 
-def _scale(meta: Meta, name: str, how: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _scale(meta: Meta, name: str, how: str, features: Mapping[str, Feature]) -> tuple[torch.Tensor, torch.Tensor]:
     """What is taken off the values of a feature, and what they are divided by, from the data set's own statistics."""
     import torch
 
     stats: Mapping[str, Any] = meta.stats.get(name, {})
     wanted = ("mean", "std") if how == "mean_std" else ("min", "max")
-    if name not in meta.info.features or any(one not in stats for one in wanted):
+    if name not in features or any(one not in stats for one in wanted):
         raise SpecError(f"normalize[{shown(name)!r}]: meta/stats.json has no {' and '.join(wanted)} of it")
     first, second = (torch.tensor(stats[one], dtype=torch.float32) for one in wanted)
     span = second if how == "mean_std" else second - first

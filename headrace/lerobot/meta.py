@@ -7,25 +7,30 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.catalog.shard import Shard
 from headrace.errors import DataError, shown
 from headrace.lerobot.episodes import Episodes
-from headrace.lerobot.info import Info
+from headrace.lerobot.info import VERSION, Info
 from headrace.lerobot.projection import read_columns, texts, whole_numbers
 from headrace.lerobot.root import INFO, Root
 from headrace.limits import starting
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
     from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
 
 TASKS = "meta/tasks.parquet"
+SUBTASKS = "meta/subtasks.parquet"
 STATS = "meta/stats.json"
+LANGUAGE = ("language_persistent", "language_events")
+"""Features whose values are lists of messages."""
 EPISODES = "meta/episodes/"
 
 
@@ -33,13 +38,20 @@ EPISODES = "meta/episodes/"
 class Meta:
     """What a data set says of itself."""
 
-    root: Root
+    files: Root
     info: Info
     episodes: Episodes
-    tasks: list[str]
+    task_names: list[str]
     """The task with number n, at place n."""
     stats: dict[str, dict[str, NDArray[np.generic]]]
     """Feature to statistic; empty where there are none."""
+    subtask_names: list[str] | None = None
+    """The same of subtasks; None where there are none."""
+    repo_id: str = ""
+    revision: str = VERSION
+    """As it was asked for."""
+    place: str | Path | None = None
+    """Where it lies on this disk, or what was fetched of it does."""
 
     @classmethod
     def open(cls, root: Root) -> Self:
@@ -48,9 +60,10 @@ class Meta:
         files = [root.shard(path) for path in root.paths() if path.startswith(EPISODES) and path.endswith(".parquet")]
         with starting("threads that read metadata"), ThreadPoolExecutor(3, "headrace-meta") as threads:
             episodes = threads.submit(Episodes.read, files, info)
-            tasks = threads.submit(lambda: _tasks(root.shard(TASKS)))
+            tasks = threads.submit(lambda: _tasks(root.shard(TASKS), "task"))
             stats = threads.submit(lambda: _stats(root.read(STATS), f"{root.name}, {STATS}") if root.has(STATS) else {})
-            return cls(root, info, episodes.result(), tasks.result(), stats.result())
+            subtasks = _tasks(root.shard(SUBTASKS), "subtask") if root.has(SUBTASKS) else None
+            return cls(root, info, episodes.result(), tasks.result(), stats.result(), subtasks)
 
     def selected(self, numbers: Iterable[int]) -> Self:
         """With these episodes only."""
@@ -105,8 +118,55 @@ class Meta:
         return self.info.total_frames or self.episodes.num_frames
 
     @property
+    def total_tasks(self) -> int:
+        return self.info.whole("total_tasks", len(self.task_names))
+
+    @property
+    def chunks_size(self) -> int:
+        """Files in a folder, at most."""
+        return self.info.whole("chunks_size", 1000)
+
+    @property
+    def data_files_size_in_mb(self) -> int:
+        return self.info.whole("data_files_size_in_mb", 100)
+
+    @property
+    def video_files_size_in_mb(self) -> int:
+        return self.info.whole("video_files_size_in_mb", 200)
+
+    @property
+    def data_path(self) -> str:
+        """A template, for `str.format`."""
+        return self.info.data_path.text
+
+    @property
+    def video_path(self) -> str | None:
+        return None if self.info.video_path is None else self.info.video_path.text
+
+    @property
+    def has_language_columns(self) -> bool:
+        return any(name in self.info.features for name in LANGUAGE)
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """A table of pandas with the tasks as its index and their numbers as `task_index`."""
+        return _table(self.task_names, "task")
+
+    @cached_property
+    def subtasks(self) -> pd.DataFrame | None:
+        return None if self.subtask_names is None else _table(self.subtask_names, "subtask")
+
+    def get_task_index(self, task: str) -> int | None:
+        return self.task_names.index(task) if task in self.task_names else None
+
+    @property
+    def root(self) -> Path | str:
+        """A folder; or a URL, where nothing of it lies on this disk."""
+        return self.url_root if self.place is None else self.place
+
+    @property
     def url_root(self) -> str:
-        return self.root.url
+        return self.files.url
 
     def get_data_file_path(self, ep_index: int) -> Path:
         """Inside the data set."""
@@ -119,19 +179,27 @@ class Meta:
         return Path(self.info.video_file(vid_key, int(camera.chunk[i]), int(camera.file[i])))
 
 
-def _tasks(shard: Shard) -> list[str]:
+def _table(names: list[str], what: str) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(f"the {what}s as a table need pandas: pip install pandas") from error
+    return pd.DataFrame({f"{what}_index": range(len(names))}, index=pd.Index(names, name=what, dtype=object))
+
+
+def _tasks(shard: Shard, what: str) -> list[str]:
     """The texts of `meta/tasks.parquet`, which stand in the index of a pandas table, whatever its name."""
-    table = read_columns(shard, lambda schema: _task_columns(shard, schema))
+    table = read_columns(shard, lambda schema: _task_columns(shard, schema, what))
     found = texts(table, table.column_names[0])
-    if "task_index" in table.column_names:
-        numbers = whole_numbers(table, "task_index", str(shard)).tolist()
+    if f"{what}_index" in table.column_names:
+        numbers = whole_numbers(table, f"{what}_index", str(shard)).tolist()
         if numbers != list(range(len(numbers))):
             # LeRobot goes by the row all the same.
-            log.warning("%s: its task_index is not 0, 1, 2, … down the rows; task n is the one in row n", shard)
+            log.warning("%s: its %s_index is not 0, 1, 2, … down the rows; %s n is the one in row n", shard, what, what)
     return found
 
 
-def _task_columns(shard: Shard, schema: Any) -> list[str]:
+def _task_columns(shard: Shard, schema: Any, what: str) -> list[str]:
     import pyarrow as pa
 
     def is_text(name: Any) -> bool:
@@ -141,12 +209,12 @@ def _task_columns(shard: Shard, schema: Any) -> list[str]:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
-    own = [name for name in ("task", *_pandas_index(schema), *schema.names) if is_text(name)]
+    own = [name for name in (what, *_pandas_index(schema), *schema.names) if is_text(name)]
     if not own:
         raise DataError(
-            f"{shard} has no column of texts, which tasks are, but {', '.join(shown(n) for n in schema.names[:5])}"
+            f"{shard} has no column of texts, which {what}s are, but {', '.join(shown(n) for n in schema.names[:5])}"
         )
-    return [own[0], *(["task_index"] if "task_index" in schema.names else [])]
+    return [own[0], *([f"{what}_index"] if f"{what}_index" in schema.names else [])]
 
 
 def _pandas_index(schema: Any) -> list[Any]:

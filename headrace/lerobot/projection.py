@@ -12,6 +12,7 @@ from headrace.catalog.filelike import FileLike
 from headrace.catalog.footer import check_num_values, footer_bytes, leaves, parse_footer
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.soundness import AGAIN, said
+from headrace.catalog.stored import as_stored, stored_schema
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.limits import starting
 
@@ -48,7 +49,7 @@ def read_columns(shard: Shard, choose: Callable[[Any], list[str]]) -> Any:
         shard = replace(shard, origin=_Held(shard.origin.name, data))
     meta = parse_footer(shard, footer_bytes(shard))
     try:
-        schema = meta.schema.to_arrow_schema()
+        schema = stored_schema(meta.schema.to_arrow_schema())
         columns = choose(schema)
         parts = []
         for piece, spans in _fetched(shard, list(_pieces(shard, meta, columns))):
@@ -169,15 +170,16 @@ def _parse(meta: Any, groups: list[int], spans: list[tuple[int, bytes]], columns
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    flat = {meta.schema.column(c).path for c in range(meta.num_columns)}
     file = pq.ParquetFile(
         pa.PythonFile(_Spans(spans), mode="r"),
         metadata=meta,
         # Texts stay in dictionaries: one that comes again in a million rows is not made a million times.
-        read_dictionary=[name for name in columns if "." not in name],
+        read_dictionary=[name for name in columns if "." not in name and name in flat],
         pre_buffer=True,
         page_checksum_verification=True,
     )
-    return file.read_row_groups(groups, columns=columns, use_threads=False)
+    return as_stored(file.read_row_groups(groups, columns=columns, use_threads=False))
 
 
 def texts(table: Any, column: str) -> list[str]:

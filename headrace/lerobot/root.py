@@ -32,6 +32,8 @@ from headrace.run import Run
 log = logging.getLogger(__name__)
 
 INFO = "meta/info.json"
+DATED, HELD = re.compile(r"files-[0-9a-f]+"), re.compile(r"robot-[0-9a-f]+")
+"""Revisions of folders: by the dates of their files, as they once were, and by what they hold."""
 LARGEST = 64 << 20
 """A file of metadata that is read whole has no more bytes."""
 MOST_NEAR = 10_000
@@ -70,7 +72,7 @@ class Root:
         if root is not None and "://" not in where and not _is_set(where):
             log.info("%s is no LeRobot data set; reading %s instead", shown(where), shown(path))
             where = str(path)
-        if revision is not None and re.fullmatch(r"files-[0-9a-f]+", revision):
+        if revision is not None and DATED.fullmatch(revision):
             revision, pinned = None, pinned or revision  # it comes from a state
         scheme, mark, rest = where.partition("://")
         if mark and scheme == "hf" and rest.startswith("datasets/"):
@@ -195,6 +197,25 @@ class Root:
         if not found.has(INFO):
             raise NotFound(f"{name} is no LeRobot data set: it has no {INFO}{found._near(INFO)}")
         return found
+
+
+def is_on_hub(place: str) -> bool:
+    """Whether a repo of the Hub is read."""
+    scheme, mark, rest = place.partition("://")
+    return (scheme == "hf" and rest.startswith("datasets/")) if mark else not _is_set(place) and _is_repo(place)
+
+
+def is_pin(revision: str | None) -> bool:
+    """Whether it is one that a data set which is no repo has."""
+    return revision is not None and (DATED.fullmatch(revision) or HELD.fullmatch(revision)) is not None
+
+
+def kept_at(root: Root, run: Run) -> Path | None:
+    """Where a data set lies on this disk, or what was fetched of it does; None: nothing of it is here."""
+    origin = root.listing.origin
+    if isinstance(origin, LocalOrigin):
+        return Path(root.prefix)
+    return run.cache_dir / "hf_shards" / origin.repo_id if isinstance(origin, HubOrigin) else None
 
 
 def _is_set(folder: str) -> bool:

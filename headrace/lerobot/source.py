@@ -16,14 +16,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.frames import Frames
+from headrace.catalog.local import LocalOrigin
 from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
-from headrace.errors import SpecError, shown
+from headrace.errors import Changed, SpecError, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.plan import Chunk, Coordinate
 from headrace.fetch.sources import cache_of
 from headrace.lerobot.decoders import VideoDecoderCache
 from headrace.lerobot.files import VideoFiles
+from headrace.lerobot.identity import CONTENT, content_revision
 from headrace.lerobot.items import Episode, Frame, Items
 from headrace.lerobot.kept import keeping
 from headrace.lerobot.meta import Meta
@@ -57,6 +59,8 @@ class Means:
     """What lies in the cache already is fetched again."""
     prefetch: bool = True
     prefetch_workers: int = 4
+    videos: bool = True
+    """False: items come without videos, and none is fetched."""
 
 
 class EpisodeCounts:
@@ -111,8 +115,10 @@ class Robot:
 
     atomic = True
 
-    def __init__(self, source: Source, meta: Meta, run: Run, means: Means) -> None:
+    def __init__(self, source: Source, meta: Meta, run: Run, means: Means, pinned: str | None = None) -> None:
+        """`pinned`: its revision, where that is not the one which a folder has today."""
         frames = source.frames or Frames()
+        self.whole, self.pinned = meta, pinned or pinned_revision(meta)
         if frames.episodes is not None:
             meta = meta.selected(frames.episodes)
             if not len(meta.episodes):
@@ -131,9 +137,9 @@ class Robot:
     @property
     def revision(self) -> str:
         if self.frames.episodes is None:
-            return self.meta.root.revision
+            return self.pinned
         chosen = ",".join(map(str, self.meta.episodes.index.tolist()))
-        return self.meta.root.revision + SELECTION + hashlib.blake2b(chosen.encode(), digest_size=6).hexdigest()
+        return self.pinned + SELECTION + hashlib.blake2b(chosen.encode(), digest_size=6).hexdigest()
 
     @property
     def window(self) -> int | None:
@@ -162,7 +168,7 @@ class Robot:
 
     @property
     def is_fetched(self) -> bool:
-        return self.meta.root.listing.origin.folder is not None
+        return self.meta.files.listing.origin.folder is not None
 
     def files_of(self, shard: int, group: int) -> Iterable[Shard]:
         """Of an episode, its table and its videos."""
@@ -170,14 +176,16 @@ class Robot:
         paths = {self.label(shard)}
         for number in numbers.tolist() if group < 0 else [int(numbers[group])]:
             paths.update(path for path, _, _ in self.videos_of(number))
-        return [self.meta.root.shard(path) for path in sorted(paths) if self.meta.root.has(path)]
+        return [self.meta.files.shard(path) for path in sorted(paths) if self.meta.files.has(path)]
 
     def videos_of(self, number: int) -> list[tuple[str, int, int]]:
         """Of the episode at this place in the metadata, each video with its first frame and the one behind its last."""
         episodes, wanted = self.meta.episodes, []
-        for name, (chunks, files, firsts) in episodes.videos.items():
-            path = self.meta.info.video_file(name, int(chunks[number]), int(files[number]))
-            wanted.append((path, int(firsts[number]), int(firsts[number]) + int(episodes.length[number])))
+        for name, (chunks, files, firsts) in episodes.videos.items() if self.means.videos else ():
+            info = self.meta.info
+            path, times = info.video_file(name, int(chunks[number]), int(files[number])), info.speed(name)
+            first, stop = int(firsts[number]), int(firsts[number] + episodes.length[number])
+            wanted.append((path, int(first * times), -int(-stop * times // 1)))
         return wanted
 
     def has_lists(self, column: str) -> bool:
@@ -191,7 +199,7 @@ class Robot:
     @cached_property
     def files(self) -> VideoFiles:
         means = self.means
-        return VideoFiles(self.meta.root, cache_of(self.run), workers=means.prefetch_workers, prefetch=means.prefetch)
+        return VideoFiles(self.meta.files, cache_of(self.run), workers=means.prefetch_workers, prefetch=means.prefetch)
 
     @cached_property
     def tables(self) -> Tables:
@@ -205,9 +213,10 @@ class Robot:
 
     @cached_property
     def items(self) -> Items:
-        return Items(self.meta, self.frames, self.videos, self.means.transforms)
+        videos = self.videos if self.means.videos else None
+        return Items(self.meta, self.frames, videos, self.means.transforms)
 
-    def stats(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, Any]:
         """What this process has read so far."""
         files, videos = self.__dict__.get("files"), self.__dict__.get("videos")
         return {
@@ -289,8 +298,20 @@ class EpisodeShelf:
 
 def open_robot(source: Source, run: Run, revision: str | None, means: Means | None = None) -> Robot:
     """`revision`: of a state, where the run goes on from one."""
-    asked = revision.partition(SELECTION)[0] if revision else source.revision
-    means, root = means or Means(), Root.open(source.path, run, asked)
+    pin = revision.partition(SELECTION)[0] if revision else source.revision
+    means, root = means or Means(), Root.open(source.path, run, None if pin and pin.startswith(CONTENT) else pin)
     if means.fresh and revision is None:
         cache_of(run).forget(root.listing.origin)
-    return Robot(source, replace(Meta.open(keeping(root, run)), root=root), run, means)
+    meta = replace(Meta.open(keeping(root, run)), files=root)
+    if pin and pin.startswith(CONTENT) and pin != pinned_revision(meta):
+        raise Changed(
+            f"{root.name}: revision: {pin} is asked for, and this is another data set (its metadata, or the name or "
+            f"the size of a file differs); rows may have moved, so start anew"
+        )
+    return Robot(source, meta, run, means, root.revision if pin == root.revision else None)
+
+
+def pinned_revision(meta: Meta) -> str:
+    """The commit of a repo; of a folder, what it holds, wherever it lies; else a signature of the files."""
+    local = isinstance(meta.files.listing.origin, LocalOrigin)
+    return content_revision(meta) if local else meta.files.revision

@@ -52,7 +52,7 @@ class Tables:
         """The rows of the episode at place `number` in the metadata."""
         index, length = int(self._meta.episodes.index[number]), int(self._meta.episodes.length[number])
         name, found = self._found(number)
-        where = f"{self._meta.root.name}, {shown(name)}, episode {index}"
+        where = f"{self._meta.files.name}, {shown(name)}, episode {index}"
         if found.num_rows != length:
             raise DataError(
                 f"{where}: {found.num_rows} rows were found, where meta/episodes says {length}; mend the metadata, or "
@@ -81,19 +81,19 @@ class Tables:
                         self._moved[number] = name
                     return name, rows
         raise DataError(
-            f"{self._meta.root.name}: episode {index} should be in {shown(said)}, and is in none of the data files; "
+            f"{self._meta.files.name}: episode {index} should be in {shown(said)}, and is in none of the data files; "
             f"mend the data set, or leave the episode out with episodes="
         )
 
     def _places(self, likely: str) -> Iterator[str]:
         """Where an episode may be; all files are only looked at where it is not in the likely one."""
-        if self._meta.root.has(likely):
+        if self._meta.files.has(likely):
             yield likely
         yield from self._data_files
 
     @cached_property
     def _data_files(self) -> list[str]:
-        paths = self._meta.root.paths()
+        paths = self._meta.files.paths()
         return sorted(path for path in paths if path.startswith("data/") and path.endswith(".parquet"))
 
     def _file(self, name: str) -> DataFile:
@@ -136,7 +136,7 @@ class DataFile:
 
     def __init__(self, meta: Meta, name: str, columns: list[str], cache: ShardCache, kept: KeptGroups) -> None:
         self._name, self._columns, self._cache, self._kept = name, columns, cache, kept
-        self._shard = meta.root.shard(name)
+        self._shard = meta.files.shard(name)
         self._lock = threading.Lock()
         self._reader: ParquetReader | None = None
         self._lease: Lease | None = None

@@ -16,13 +16,16 @@ from headrace.lerobot.info import Feature
 if TYPE_CHECKING:
     from headrace.fetch.media.mp4 import Track
     from headrace.lerobot.meta import Meta
+    from headrace.rng import I64
+
+SAME_RATE = 0.02
+"""A video whose rate differs by no more than this share has the rate of the data set; written times have gaps."""
 
 
 class Videos:
     def __init__(self, meta: Meta, files: VideoFiles, decoders: VideoDecoderCache, tolerance_s: float) -> None:
         self._meta, self._files, self._decoders, self._tolerance_s = meta, files, decoders, tolerance_s
-        self._in_order: dict[str, bool] = {}
-        """Whether the frames of a file are decoded in the order they are shown."""
+        self._clocks: dict[str, tuple[bool, float]] = {}
         self._paths: dict[tuple[str, int, int], str] = {}
         self.decoded = 0
         """Frames that were decoded and given out."""
@@ -74,26 +77,46 @@ class Videos:
 
     def _numbers(self, track: Track, path: str, start: float, frames: Sequence[int]) -> list[int]:
         """The numbers in the video of an episode's frames. The first is the one that is shown at `start` seconds, or
-        nearest to that: written times drift, and so may those of a video that was put together of many."""
+        nearest to that: written times drift, and so may those of a video that was put together of many. A video of
+        another rate than the data set's has the others at their times, as LeRobot reads it; one of the same rate has
+        them one by one."""
         fps, scale = self._meta.info.fps, track.timescale
-        if path not in self._in_order:
-            self._in_order[path] = bool((track.order[1:] == track.order[:-1] + 1).all()) and not track.order[0]
-        times = track.times if self._in_order[path] else track.times[track.order]
-        first = int(times.searchsorted(start * scale))
-        if first and (first == track.num_frames or start * scale - times[first - 1] <= times[first] - start * scale):
-            first -= 1
-        wanted = [first + frame for frame in frames]
+        in_order, rate = self._clock(path, track)
+        times = track.times if in_order else track.times[track.order]
+        first = _nearest(times, start * scale)
+        if abs(rate / fps - 1) < SAME_RATE:
+            wanted = [first + frame for frame in frames]
+        else:
+            wanted = [_nearest(times, times[first] + frame * scale / fps) for frame in frames]
         if 2 * fps * (start - times[-1] / scale) > 1 or max(wanted) >= track.num_frames:
             raise DataError(
                 f"frame {round(start * fps) + max(frames)} of the video is wanted, which has {track.num_frames}; it is "
                 f"shorter than meta/episodes says; mend the data set, or leave the episode out with episodes="
             )
         for frame, number in zip([0, *frames], [first, *wanted], strict=True):
-            origin = start if number == first else times[first] / scale
+            origin = start if frame == 0 else times[first] / scale
             off = float(times[number] / scale - origin - frame / fps)
-            if abs(off) > (0.5 / fps if number == first else self._tolerance_s):
+            if abs(off) > (0.5 / fps if frame == 0 else self._tolerance_s):
                 raise DataError(
-                    f"frame {number} of the video is shown {off:+.6f} s off its time, and tolerance_s is "
-                    f"{self._tolerance_s:g}; the video has another rate than meta/info.json says, or begins elsewhere"
+                    f"frame {number} of the video is shown {off:+.6f} s off the time of frame {frame} of the episode, "
+                    f"and tolerance_s is {self._tolerance_s:g}; the video has {rate:.4g} frames a second, and the data "
+                    f"set {fps} by its meta/info.json; mend the one that is wrong, raise tolerance_s to have the "
+                    f"nearest frame, or leave the episode out with episodes="
                 )
         return wanted
+
+    def _clock(self, path: str, track: Track) -> tuple[bool, float]:
+        """Whether the frames of a video are decoded in the order they are shown; and how many are shown a second."""
+        if path not in self._clocks:
+            in_order = bool((track.order[1:] == track.order[:-1] + 1).all()) and not track.order[0]
+            span = float(track.times.max() - track.times.min()) / track.timescale
+            self._clocks[path] = in_order, (track.num_frames - 1) / span if span > 0 else float(self._meta.info.fps)
+        return self._clocks[path]
+
+
+def _nearest(times: I64, wanted: float) -> int:
+    """The number of the frame that is shown nearest to a time."""
+    number = int(times.searchsorted(wanted))
+    if number and (number == len(times) or wanted - times[number - 1] <= times[number] - wanted):
+        number -= 1
+    return number

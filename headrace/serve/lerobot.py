@@ -9,18 +9,21 @@ import json
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headrace.catalog.frames import Frames
-from headrace.catalog.source import Source
+from headrace.catalog.source import Source, spelled
 from headrace.errors import SpecError, StateError, shown
 from headrace.fetch.plan import length
+from headrace.lerobot.identity import place_name
+from headrace.lerobot.info import VERSION
+from headrace.lerobot.root import is_on_hub, is_pin, kept_at
 from headrace.lerobot.source import Means, Robot, open_robot
-from headrace.mix.describe import Mix, Part, whole
+from headrace.mix.describe import Mix, Part, whole, whole_or_none
 from headrace.recipe import Order, Recipe
 from headrace.run import Run, use_token
 from headrace.serve.consumers import Consumed, after_batches, is_of_a_trainer
@@ -29,15 +32,13 @@ from headrace.serve.going import Going, Items, Start, job_of, worker_start, work
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, placed, saved_of
+from headrace.serve.robot_arguments import check_asked, data_files, drawn_seed, place_of, plain
 from headrace.serve.state import Saved, canonical
 from headrace.serve.turnstile import Entry, Turnstile
 from headrace.serve.worker import Job
 from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
-
-if TYPE_CHECKING:
-    from headrace.lerobot.meta import Meta
 
 POOL_BYTES = 4 << 30
 """Of tabular rows, in one lane's pool: a pool is counted in episodes, and this only keeps it from eating a machine."""
@@ -49,9 +50,12 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
     Each consumer (a worker of a rank) has its own episodes, holds `episode_pool_size` of them and draws frames evenly
     over these. Each `iter()` is an epoch: the next one is shuffled anew, with persistent workers or without.
 
-    `repo_id`: a repo on the Hub, or a folder. `root`: the folder or URL (`hf://buckets/owner/name`, `s3://...`) that
-    the data set lies in. `max_num_shards`: episodes are mixed over so many data files at a time; None: over all.
-    `streaming=False` keeps what was fetched for later epochs and runs. `tail`: how consumers that have fewer frames
+    `repo_id`: a repo on the Hub, or a folder; a folder is known by its own name and by what it holds, wherever it lies.
+    `root`: the folder or URL (`hf://buckets/owner/name`, `s3://...`) that the data set lies in; `revision` is then only
+    for what is fetched from a repo. `repo_type="bucket"`: `repo_id` is a bucket. `max_num_shards`: episodes are mixed
+    over so many data files at a time; None or 0: over all. `download_videos=False`: items come without videos.
+    `rng`: where the seed is drawn from, on all ranks alike. `streaming=False` keeps what was fetched for later epochs
+    and runs. `tail`: how consumers that have fewer frames
     than others end: None gives each its own frames, once; "drop" ends all with the first, "wrap" goes on from the
     start.
 
@@ -84,43 +88,56 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         video_prefetch_workers: int = 4,
         token: str | None = None,
         *,
+        repo_type: Literal["dataset", "bucket"] | None = None,
+        download_videos: bool = True,
+        video_backend: str | None = None,
         tail: Literal["drop", "wrap"] | None = None,
         depth_output_unit: Literal["mm", "m"] = "mm",
         cache_dir: str | Path | None = None,
     ) -> None:
-        check_asked(buffer_size, tail)
+        check_asked(buffer_size, tail, video_backend, download_videos)
         frames = Frames(
-            delta_timestamps=_plain(delta_timestamps or {}),
-            episodes=_plain(episodes),
+            delta_timestamps=plain(delta_timestamps or {}),
+            episodes=plain(episodes),
             tolerance_s=tolerance_s,
             return_uint8=return_uint8,
             depth_unit=depth_output_unit,
-            window=max_num_shards,
+            window=data_files(max_num_shards),
         )
-        pool = whole("episode_pool_size", episode_pool_size, 1)
-        seed = seed if rng is None else int(rng.integers(1 << 62))
-        order = Order(shuffle=shuffle, seed=seed, pool_chunks=pool, pool_bytes=POOL_BYTES)
-        source = Source(kind="lerobot", path=_where(repo_id, root), revision=revision, frames=frames)
-        parts = (Part(source=source, name=str(repo_id)),)
-        self._recipe = Recipe(parts=parts, mix=Mix(), order=order, batch_size=1, epochs=1)
         self._means = Means(
             transforms=image_transforms,
-            decoders=None
-            if video_decoder_cache_size is None
-            else whole("video_decoder_cache_size", video_decoder_cache_size, 1),
-            pool=pool,
+            decoders=whole_or_none("video_decoder_cache_size", video_decoder_cache_size),
+            pool=whole("episode_pool_size", episode_pool_size, 1),
             prefetch=prefetch_videos,
             prefetch_workers=whole("video_prefetch_workers", video_prefetch_workers, 1, 256),
             fresh=force_cache_sync,
+            videos=download_videos,
         )
-        self._tail = tail
         use_token(token)
         self._run = Run.here(cache_dir=cache_dir, rank=rank, world_size=world_size)
-        self._begin(streaming)
+        self.repo_id, self.image_transforms, self.episodes = str(repo_id), image_transforms, episodes
+        self.delta_timestamps, self.tolerance_s, self.shuffle = delta_timestamps, tolerance_s, shuffle
+        self.revision, self.streaming, self.seed = revision or VERSION, streaming, seed
+        self.buffer_size, self.video_backend, self._tail = buffer_size, video_backend or "pyav", tail
+        drawn, self.rng = drawn_seed(rng, seed, self._run.world_size)
+        self._begin(self._part(root, repo_type, revision, frames), drawn)
 
-    def _begin(self, streaming: bool) -> None:
-        if not streaming:
+    def _part(self, root: str | Path | None, repo_type: str | None, revision: str | None, frames: Frames) -> Part:
+        place = place_of(self.repo_id, root, repo_type)
+        self._spelled = self.repo_id, str(root if root is not None and place == spelled(str(root)) else self.repo_id)
+        """The name and the place as they were given."""
+        hub = is_on_hub(place)
+        own = revision if hub or is_pin(revision) else None
+        source = Source(kind="lerobot", path=place, revision=own, frames=frames)
+        if root is not None or repo_type == "bucket" or hub:
+            return Part(source=source, name=spelled(self.repo_id))
+        return Part(source=source, name=place_name(place, open_robot(source, self._run, None, self._means).whole))
+
+    def _begin(self, part: Part, seed: int) -> None:
+        if not self.streaming:
             self._run = replace(self._run, cleanup="keep")
+        order = Order(shuffle=self.shuffle, seed=seed, pool_chunks=self._means.pool, pool_bytes=POOL_BYTES)
+        self._recipe = Recipe(parts=(part,), mix=Mix(), order=order, batch_size=1, epochs=1)
         opener = partial(open_robot, means=self._means)
         self._pipeline = Pipeline(self._recipe, self._run, opener=opener, single=True)
         self._pipeline.fix(1)
@@ -130,6 +147,9 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         self._going: Going | None = None
         self._own: State | None = None
         """What a worker was told to go on from, and no other."""
+        place = kept_at(self._robot.whole.files, self._run)
+        self.meta = replace(self._robot.whole, repo_id=self.repo_id, revision=self.revision, place=place)
+        """Of the whole data set, also where some episodes are chosen: what LeRobot has under this name."""
 
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
@@ -145,17 +165,29 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         return found
 
     @property
-    def meta(self) -> Meta:
-        return self._robot.meta
+    def root(self) -> Path | str:
+        """The folder that the data set lies in, or that what was fetched of it lies in; a URL where there is none."""
+        return self.meta.root
+
+    @property
+    def pinned(self) -> str:
+        """The commit of a repo, or a mark of what a folder holds. As `revision=` it stands for exactly this data."""
+        return self._robot.pinned
 
     @property
     def num_frames(self) -> int:
         """Of all episodes that are read, on all ranks."""
-        return int(self.meta.episodes.length.sum())
+        return int(self._robot.meta.episodes.length.sum())
 
     @property
     def num_episodes(self) -> int:
-        return len(self.meta.episodes)
+        return len(self._robot.meta.episodes)
+
+    @property
+    def num_shards(self) -> int:
+        """Data files whose episodes are mixed at a time."""
+        files = self._robot.counts(None).num_shards
+        return min(self._robot.frames.window or files, files)
 
     @property
     def fps(self) -> int:
@@ -165,9 +197,21 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
     def features(self) -> dict[str, Any]:
         return self.meta.features
 
-    def stats(self) -> dict[str, Any]:
+    @property
+    def delta_indices(self) -> dict[str, list[int]] | None:
+        """The time windows in frames."""
+        if self.delta_timestamps is None:
+            return None
+        return {name: found.tolist() for name, found in self._robot.items.offsets.items()}
+
+    @property
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """The data set's own statistics: of each feature its mean, std, min, max and others."""
+        return self.meta.stats
+
+    def counters(self) -> dict[str, Any]:
         """Of this process: frames decoded and what they took, files fetched, how often a video was open already."""
-        return self._robot.stats()
+        return self._robot.counters()
 
     # --- items
 
@@ -230,10 +274,10 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
 
     def _start(self, key: str, entry: Entry, workers: int) -> Start:
         lanes = self._run.world_size * workers
-        if self.num_episodes < lanes:
+        few = f"{self.num_episodes} episodes for {lanes} consumers"
+        if self.num_episodes < lanes and self._run.rank == 0 and self._turnstile.is_first(few):
             warnings.warn(
-                f"{self.num_episodes} episodes for {lanes} consumers: an episode is never cut, so some have nothing to "
-                f"give; use fewer ranks or workers",
+                f"{few}: an episode is never cut, so some have nothing to give; use fewer ranks or workers",
                 stacklevel=3,
             )
         resume, self._own = self._own or entry.resume, None
@@ -288,7 +332,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
 
     def _from_state(self, state: State, lanes: int) -> Start:
         if "of" in state:
-            return worker_start(self._pipeline, state)
+            return self._worker_start(state)
         saved = Saved.from_state(state)
         pipeline = self._pipeline.resumed(saved.kept, saved.size)
         place = placed(saved, pipeline, lanes, lanes)
@@ -300,6 +344,31 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         if not any(left) if self._tail is None else given >= self._end_of(bounds) * len(states):
             return self._fresh(place.epoch + 1, lanes)
         return Start(place, bounds)
+
+    def _worker_start(self, state: State) -> Start:
+        try:
+            return worker_start(self._pipeline, state)
+        except StateError:
+            before = self._as_before()
+            if before is None:
+                raise
+            start, self._pipeline = worker_start(before, state), before
+            return start
+
+    def _as_before(self) -> Pipeline | None:
+        """As version 0.1.0 opened it: names and places as they were spelled, folders by the dates of their files."""
+        robot, recipe, name, path = self._robot, self._recipe, *self._spelled
+        dated = robot.whole.files.revision + robot.revision.removeprefix(robot.pinned)
+        source = replace(recipe.parts[0].source)
+        object.__setattr__(source, "path", path)
+        recipe = replace(recipe, parts=(Part(source=source, name=name),))
+        fact = replace(self._pipeline.facts[0], name=name, spec=str(source), revision=dated)
+        if fact == self._pipeline.facts[0]:
+            return None
+        opener = partial(open_robot, means=self._means)
+        found = Pipeline(recipe, self._run, opener=opener, kept=[fact], size=self._pipeline.size, single=True)
+        found.fix(1)
+        return found
 
     # --- state
 
@@ -346,7 +415,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         if is_of_a_trainer(state):
             Consumed.read(dict(state))
         elif "of" in state:
-            worker_start(self._pipeline, dict(state))
+            self._worker_start(dict(state))
         else:
             Saved.from_state(dict(state))
         self._going = None
@@ -360,30 +429,3 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         """Batches, with workers and an exact state, on any number of ranks. `serving`: fields of `Serving`."""
         recipe = replace(self._recipe, batch_size=whole("batch_size", batch_size, 1), tail=tail)
         return Loader(Pipeline(recipe, self._run, opener=partial(open_robot, means=self._means)), Serving(**serving))
-
-
-def check_asked(buffer_size: int | None, tail: str | None) -> None:
-    if buffer_size is not None:
-        warnings.warn(
-            "buffer_size is deprecated and ignored: frames are drawn from a pool of whole episodes; set "
-            "episode_pool_size",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-    if tail not in (None, "drop", "wrap"):
-        raise SpecError(f"tail={shown(tail)!r}: None, 'drop' or 'wrap' is expected (batches can 'pad': loader())")
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's; what it is otherwise is looked at by who gets it."""
-    if isinstance(value, Mapping):
-        return {name: _plain(times) for name, times in value.items()}
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else value
-
-
-def _where(repo_id: str, root: str | Path | None) -> str:
-    """The folder or URL, where there is one, else the repo."""
-    if root is None or ("://" not in str(root) and not Path(root, "meta", "info.json").exists()):
-        return str(repo_id)
-    return str(root)

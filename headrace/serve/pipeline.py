@@ -26,6 +26,7 @@ from headrace.run import Run
 from headrace.sequence.side_by_side import Helpers
 from headrace.serve.needs import LaneNeeds
 from headrace.serve.parts import match_parts, same_place
+from headrace.serve.robot_names import named_as
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Pipeline:
     ) -> Pipeline:
         """The same recipe, opened as a state says."""
         return Pipeline(
-            self.recipe,
+            named_as(self.recipe, kept),
             self.run,
             self.tokenizer,
             opener=self._opener,
@@ -230,7 +231,8 @@ class Pipeline:
         if revision is None:
             return looked_at or self._opener(part.source, self.run, None)
         before = Before(spec=str(part.source), revision=revision, identity=None) if kept is None else kept.before
-        moved = not same_place(before.spec, part.source)
+        # Of a robot the revision says what it holds, wherever it lies.
+        moved = part.source.kind != "lerobot" and not same_place(before.spec, part.source)
         if moved and part.source.kind not in FILES:
             raise _other_source(part, before)
         # A branch may have moved on; the run does not, unless a revision is asked for.

@@ -80,6 +80,15 @@ class Turnstile:
         with self._changed() as shared:
             return shared["next"], shared["resume"], shared["seen"][-1]["key"] if shared["seen"] else ""
 
+    def is_first(self, what: str) -> bool:
+        """Whether nobody has come to say this before: what concerns all is said by one of them."""
+        with self._changed() as shared:
+            said = shared.setdefault("said", [])
+            new = what not in said
+            if new:
+                said.append(what)
+            return new
+
     @staticmethod
     def _last(shared: dict[str, Any], key: str) -> Any:
         return next((seen for seen in reversed(shared["seen"]) if seen["key"] == key), None)

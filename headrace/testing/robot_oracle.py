@@ -43,6 +43,8 @@ class MapStyleRobotDataset:
         self.features: dict[str, dict[str, Any]] = self.info["features"]
         self.episodes = _episode_rows(self.folder)
         self.tasks = _task_names(self.folder / "meta/tasks.parquet")
+        told = self.folder / "meta/subtasks.parquet"
+        self.subtasks = _task_names(told) if told.exists() else None
         self._deltas = {
             key: _steps(key, seconds, self.fps, tolerance_s) for key, seconds in (delta_timestamps or {}).items()
         }
@@ -84,6 +86,8 @@ class MapStyleRobotDataset:
             if steps is not None:
                 item[f"{key}_is_pad"] = torch.tensor([index < first or index >= stop for index in wanted])
         item["task"] = self.tasks[row["task_index"]]
+        if self.subtasks is not None and "subtask_index" in self.features:
+            item["subtask"] = self.subtasks[row["subtask_index"]]
         return item
 
     def is_camera(self, key: str) -> bool:

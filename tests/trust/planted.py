@@ -247,7 +247,7 @@ BUGS = (
                 "wanted = [first + frame for frame in frames]",
                 "wanted = [min(first + frame, track.num_frames - 1) for frame in frames]",
             ),
-            Edit("headrace/lerobot/videos.py", "(0.5 / fps if number == first else self._tolerance_s)", "9.0"),
+            Edit("headrace/lerobot/videos.py", "(0.5 / fps if frame == 0 else self._tolerance_s)", "9.0"),
         ),
         ("tests/test_robot_parity.py::test_missing_frames_are_said_with_file_episode_and_frame",),
     ),
@@ -257,8 +257,8 @@ BUGS = (
         (
             Edit(
                 "headrace/lerobot/videos.py",
-                "if number == first else self._tolerance_s)",
-                "if number == first else 9.0)",
+                "if frame == 0 else self._tolerance_s)",
+                "if frame == 0 else 9.0)",
             ),
         ),
         ("tests/test_robot_parity.py::test_a_video_of_another_rate_is_said_with_its_distance",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ EPISODES = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 def write_meta(folder: Path, plan: RobotPlan) -> None:
     (folder / "meta").mkdir(parents=True, exist_ok=True)
     (folder / "meta/info.json").write_text(json.dumps(_info(plan), indent=4))
-    _write_tasks(folder / "meta/tasks.parquet", plan)
+    _write_tasks(folder / "meta/tasks.parquet", plan.tasks, "task_index", plan.tasks_index)
+    if plan.subtasks:
+        _write_tasks(folder / "meta/subtasks.parquet", plan.subtasks, "subtask_index", "subtask")
     _write_episodes(folder, plan)
     if not plan.dirt.no_stats:
         everywhere = _stats(plan, range(len(plan.episodes)))
@@ -82,14 +85,14 @@ def _camera(camera: Camera, fps: int) -> dict[str, Any]:
     return found | ({"info": told} if told else {})
 
 
-def _write_tasks(path: Path, plan: RobotPlan) -> None:
+def _write_tasks(path: Path, tasks: Sequence[str], number: str, name: str | None) -> None:
     """The table of a pandas frame whose index is the task, with the metadata that says so."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    field = plan.tasks_index or "__index_level_0__"
-    numbers = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
-    index = {"name": plan.tasks_index, "field_name": field, "pandas_type": "unicode", "numpy_type": "object"}
+    field = name or "__index_level_0__"
+    numbers = {"name": number, "field_name": number, "pandas_type": "int64", "numpy_type": "int64"}
+    index = {"name": name, "field_name": field, "pandas_type": "unicode", "numpy_type": "object"}
     told = {
         "index_columns": [field],
         "column_indexes": [],
@@ -98,8 +101,8 @@ def _write_tasks(path: Path, plan: RobotPlan) -> None:
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": "2.3.3",
     }
-    schema = pa.schema([("task_index", pa.int64()), (field, pa.string())], metadata={"pandas": json.dumps(told)})
-    columns = [pa.array(range(len(plan.tasks)), pa.int64()), pa.array(plan.tasks, pa.string())]
+    schema = pa.schema([(number, pa.int64()), (field, pa.string())], metadata={"pandas": json.dumps(told)})
+    columns = [pa.array(range(len(tasks)), pa.int64()), pa.array(tasks, pa.string())]
     pq.write_table(pa.Table.from_arrays(columns, schema=schema), path)
 
 

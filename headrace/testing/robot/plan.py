@@ -105,6 +105,8 @@ class RobotPlan:
     """Name to dtype and shape, besides `observation.state` and `action`."""
     tasks: Sequence[str] = ("pick up the cube", "put it into the box", "wait")
     """Every other episode changes its task half way."""
+    subtasks: Sequence[str] = ()
+    """With some, there is a feature `subtask_index`, which changes every other frame."""
     episodes_per_data_file: int | tuple[int, ...] = 4
     episodes_per_meta_file: int | tuple[int, ...] = 1000
     files_per_chunk: int = 1000

@@ -29,6 +29,7 @@ LAST_FEATURES: dict[str, tuple[str, tuple[int, ...]]] = {
     "task_index": ("int64", (1,)),
 }
 """What every data set has, after its own features."""
+SUBTASK = "subtask_index"
 RAGGED = "language_events"
 UNALIGNED_ROWS = 7
 """Rows of a row group that does not end where an episode ends."""
@@ -38,7 +39,8 @@ ORPHAN_ROWS = 6
 def features_of(plan: RobotPlan) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Every feature but the videos, in the order of the columns."""
     images = {key: ("image", (c.height, c.width, c.channels)) for key, c in plan.images.items()}
-    return PLAIN_FEATURES | dict(plan.extra_features) | images | LAST_FEATURES
+    subtasks: dict[str, tuple[str, tuple[int, ...]]] = {SUBTASK: ("int64", (1,))} if plan.subtasks else {}
+    return PLAIN_FEATURES | dict(plan.extra_features) | subtasks | images | LAST_FEATURES
 
 
 def values(plan: RobotPlan, name: str, episode: int, count: int) -> Any:
@@ -49,6 +51,8 @@ def values(plan: RobotPlan, name: str, episode: int, count: int) -> Any:
     frames = np.arange(count)
     if name in LAST_FEATURES:
         return _last(plan, name, episode, frames)
+    if name == SUBTASK and plan.subtasks:
+        return (episode + frames[:, None] // 2) % len(plan.subtasks)
     if dtype == "string":
         return [f"{name} of frame {frame} in episode {episode}" for frame in frames]
     offset = rng.draw(rng.key("robot values", plan.seed, name), 0, 64)
@@ -58,7 +62,7 @@ def values(plan: RobotPlan, name: str, episode: int, count: int) -> Any:
     if dtype == "bool":
         return (numbers * 7 // 3) % 2 == 0
     if np.issubdtype(np.dtype(dtype), np.integer):
-        return (numbers % (np.iinfo(dtype).max + 1)).astype(dtype)
+        return (numbers % min(np.iinfo(dtype).max + 1, 1 << 62)).astype(dtype)
     return (numbers / 3).astype(dtype)
 
 
