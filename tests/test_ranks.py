@@ -280,6 +280,8 @@ def test_ranks_without_a_process_group_share_rows_too(ranks: Ranks, alone: dict[
     assert whole["epoch"] == 1
 
 
-def test_lanes_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
-    with pytest.raises(SpecError, match="lanes=4 cannot be dealt to 3 ranks"):
-        loader_of("rows", ranks.pattern, rank=0, world_size=3, **LANES)
+def test_lanes_that_the_ranks_do_not_divide_are_rounded_up(ranks: Ranks) -> None:
+    loaders = [loader_of("rows", ranks.pattern, rank=rank, world_size=3, **LANES) for rank in range(3)]
+    assert {loader.state_dict()["L"] for loader in loaders} == {6}
+    parts = [[noted(batch) for batch in loader] for loader in loaders]
+    assert things([batch for part in parts for batch in part]) == UIDS

@@ -74,7 +74,8 @@ def load(
     `recipe`: specs ("hf:org/a,jsonl:b.jsonl" or a list), a `Recipe`, or the path of a YAML file. `tokenizer`: a folder,
     a tokenizer.json, a Hub name or a tokenizer object; None with `seq_len`: the column holds token numbers. `eos`: the
     token that ends each document, where the tokenizer does not name one; False: none. `lanes`: logical readers; a run
-    that will change its number of ranks sets it to a common multiple. `device`: batches arrive there.
+    that will change its number of ranks sets it to a common multiple (one that the ranks do not divide is rounded up).
+    `device`: batches arrive there.
 
     With a `Recipe` or YAML, what is given here as well takes the place of what stands there; what is not given, and
     `eos`, `seq_len` or `mix` of None, is as the recipe says.
@@ -87,7 +88,7 @@ def load(
     _refuse_tests(found)
     serving = Serving(
         num_workers=whole("num_workers", num_workers, 0, 1024),
-        lanes=_lanes(lanes, run),
+        lanes=whole_or_none("lanes", lanes),
         steps_per_epoch=whole_or_none("steps_per_epoch", steps_per_epoch),
         ahead=whole("prefetch", prefetch, 1, 1024),
         start_method=_start_method(start_method),
@@ -164,13 +165,6 @@ def _endless(recipe: Recipe) -> Recipe:
     if recipe.mix.stop not in (None, "loop"):
         raise SpecError(f"steps_per_epoch with stop={recipe.mix.stop!r}: steps go on for ever; leave stop out")
     return replace(recipe, mix=replace(recipe.mix, stop="loop"))
-
-
-def _lanes(lanes: int | None, run: Run) -> int | None:
-    lanes = whole_or_none("lanes", lanes)
-    if lanes is not None and lanes % run.world_size:
-        raise SpecError(f"lanes={lanes} cannot be dealt to {run.world_size} ranks; use a multiple of {run.world_size}")
-    return lanes
 
 
 def _start_method(name: str | None) -> str | None:

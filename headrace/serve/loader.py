@@ -46,7 +46,7 @@ class Serving:
 
     num_workers: int = 0
     lanes: int | None = None
-    """None: ranks times workers."""
+    """Of a new run or a re-deal, rounded up to a multiple of the ranks. None: ranks times workers."""
     steps_per_epoch: int | None = None
     """`iter()` ends after so many steps of a rank, and the next one goes on from there."""
     ahead: int = 2
@@ -174,6 +174,7 @@ class Loader:
         """Where we are. At the first start the lanes are decided here, and all that is fixed with them."""
         if self._place is None:
             lanes = self._wanted_lanes()
+            self._tell_lanes(lanes)
             self.pipeline.fix(lanes)
             self._check_memory(self.pipeline, lanes)
             self._place = first_place(self.pipeline, lanes)
@@ -225,6 +226,7 @@ class Loader:
             pipeline = self._given.resumed(saved.facts, saved.size)
             place = placed(saved, pipeline, self.ranks, self._wanted_lanes())
         self._check_memory(pipeline, len(place.lanes))
+        self._tell_lanes(len(place.lanes))
         self.pipeline, self._place, self._tally = pipeline, place, None
         self.statistics = Statistics()
         self._history.clear()
@@ -238,9 +240,25 @@ class Loader:
         return StateAsText(self)
 
     def _wanted_lanes(self) -> int:
-        """Of a first start, or of a re-deal."""
-        lanes = self.serving.lanes
-        return lanes if lanes is not None and lanes % self.ranks == 0 else self.ranks * max(self.serving.num_workers, 1)
+        """Of a first start, or of a re-deal: the ranks divide them."""
+        asked = self.serving.lanes or self.ranks * max(self.serving.num_workers, 1)
+        return -(-asked // self.ranks) * self.ranks
+
+    def _tell_lanes(self, lanes: int) -> None:
+        """Where they are not those that were asked for."""
+        asked = self.serving.lanes
+        if asked is None or asked == lanes:
+            return
+        if lanes == self._wanted_lanes():
+            log.info("lanes=%d: %d are used, the next number that %d ranks divide", asked, lanes, self.ranks)
+        elif self.rank == 0:
+            log.warning(
+                "lanes=%d: the state has %d lanes and keeps them, as %d ranks divide them; lanes= is for a new run, or "
+                "for ranks that do not",
+                asked,
+                lanes,
+                self.ranks,
+            )
 
     def _check_memory(self, pipeline: Pipeline, lanes: int) -> None:
         tell_layout(pipeline, lanes)
@@ -340,6 +358,11 @@ class Loader:
         if self._crew is not None:
             self._crew.close()
             self._crew = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy goes on from where we are, with workers and peers of its own."""
+        _ = self.place  # what a first start fixes is fixed here, the same for all copies
+        return {**self.__dict__, "_given": self.pipeline, "_live": None, "_crew": None, "_peers": None}
 
     def __enter__(self) -> Self:
         return self
