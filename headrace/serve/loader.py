@@ -87,6 +87,7 @@ class Loader:
         self._ahead: tuple[str, int] | None = None
         """Who reads batches ahead since the last `iter()`, and how many."""
         self._ending: Ending | None = None
+        self._dataset: LaneDataset | None = None
         self._jobs = 0
         self._read: dict[bytes, State] = {}
         """Receipts that were read for the last state."""
@@ -361,11 +362,14 @@ class Loader:
 
     @property
     def dataset(self) -> LaneDataset:
-        """The same batches for a `torch.utils.data.DataLoader` or `StatefulDataLoader`, with `batch_size=None`."""
+        """The same batches for a `torch.utils.data.DataLoader` or `StatefulDataLoader`, with `batch_size=None`. It
+        begins where we are, and moves nothing here."""
         refuse_wrapping()
         from headrace.serve.dataset import LaneDataset
 
-        return LaneDataset(self.pipeline, self.place)
+        if self._dataset is None or self._dataset.begun is not self.place:
+            self._dataset = LaneDataset(self.pipeline, self.place, self.serving.steps_per_epoch, self.peers)
+        return self._dataset
 
     def describe(self) -> str:
         """The recipe as a tree, with rows and shares."""
@@ -388,7 +392,7 @@ class Loader:
         return {
             **self.__dict__,
             "_given": self.pipeline,
-            **dict.fromkeys(("_live", "_crew", "_peers", "_ending")),
+            **dict.fromkeys(("_live", "_crew", "_peers", "_reader", "_ending", "_dataset")),
         }
 
     def __enter__(self) -> Self:
