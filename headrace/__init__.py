@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         format_voice_asr,
         format_voice_tts,
     )
-    from headrace.mix.describe import Mix, Part
+    from headrace.mix.describe import Change, Mix, Part
     from headrace.recipe import Order, Recipe, Skip
     from headrace.sequence.describe import Pack
     from headrace.sequence.media import collate_fn
@@ -46,6 +46,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Address",
     "Batch",
+    "Change",
     "Frames",
     "HeadraceError",
     "Loader",
@@ -92,6 +93,7 @@ __all__ = [
 _HOMES = {
     "Address": "headrace.address",
     "Batch": "headrace.batch",
+    "Change": "headrace.mix.describe",
     "Frames": "headrace.catalog.frames",
     "HeadraceError": "headrace.errors",
     "Loader": "headrace.serve.loader",

@@ -140,12 +140,12 @@ class Votes:
     """What ranks ask each other at each step."""
 
     def __init__(self) -> None:
-        self.asked: list[list[bool]] = []
+        self.asked: list[list[int]] = []
         self.counted: list[list[list[int]]] = []
 
-    def of(self, step: int, yes: bool) -> list[bool]:
+    def of(self, step: int, number: int) -> list[int]:
         self.asked += [[] for _ in range(step + 1 - len(self.asked))]
-        self.asked[step].append(yes)
+        self.asked[step].append(number)
         return self.asked[step]
 
 
@@ -155,9 +155,9 @@ class NearPeers:
     def __init__(self, votes: Votes, ranks: int) -> None:
         self._votes, self._ranks, self._step, self._tallies = votes, ranks, 0, 0
 
-    def ask(self, yes: bool) -> NearVote:
+    def ask(self, number: int) -> NearVote:
         self._step += 1
-        return NearVote(self._votes.of(self._step - 1, yes), self._ranks)
+        return NearVote(self._votes.of(self._step - 1, number), self._ranks)
 
     def tally(self, counts: Sequence[int]) -> NearTally:
         """Read when all ranks have said theirs."""
@@ -168,12 +168,12 @@ class NearPeers:
 
 
 class NearVote(NamedTuple):
-    asked: list[bool]
+    asked: list[int]
     ranks: int
 
-    def answer(self) -> bool:
+    def answer(self) -> int:
         assert len(self.asked) == self.ranks, "a vote was read before all ranks had voted"
-        return any(self.asked)
+        return max(self.asked)
 
 
 class NearTally(NamedTuple):

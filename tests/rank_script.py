@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from serving import loader_of
 
@@ -133,8 +134,29 @@ def restored_text(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
     return {"after": some(loader, None)}
 
 
+def again(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
+    """A state of another number of ranks; the loop is left at its last step, and begun once more. In each step the
+    ranks meet, so none may have one more than others."""
+    state = json.loads(Path(given["state"]).read_text())
+    with made(given) as counted:
+        counted.load_state_dict(state)
+        steps = len(some(counted, None))
+    loader.load_state_dict(state)
+    loops = []
+    for most in (steps, None, None):
+        found: list[Any] = []
+        for batch in loader:
+            dist.all_reduce(torch.ones(1))
+            found.append(noted(batch))
+            if len(found) == most:
+                break
+        loops.append(found)
+    return {"loops": loops}
+
+
 SCENES = {
-    scene.__name__: scene for scene in (epochs, half, go_on, apart, killed, saved, restored, saved_text, restored_text)
+    scene.__name__: scene
+    for scene in (epochs, half, go_on, apart, killed, saved, restored, saved_text, restored_text, again)
 }
 
 

@@ -59,6 +59,16 @@ class Ranks:
         path.write_text(json.dumps(self.read(name, ranks)[0]["state"]))
         return str(path)
 
+    def alone(self, kind: str, steps: int) -> str:
+        """The state of one rank after so many steps: no number of ranks need divide them."""
+        path = self.folder / f"alone-{kind}-{steps}.json"
+        with loader_of(kind, self.pattern, **LANES) as loader:
+            batches = iter(loader)
+            for _ in range(steps):
+                next(batches)
+            path.write_text(json.dumps(loader.state_dict()))
+        return str(path)
+
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
@@ -91,6 +101,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
             for kind in WHOLE:
                 state = ranks.state(f"half-{kind}", 2)
                 scenes[f"from-2-{kind}"] = {"scene": "go_on", "kind": kind, "state": state, "options": LANES}
+                for cut in (5, 6):
+                    path = ranks.alone(kind, cut)
+                    scenes[f"again-{cut}-{kind}"] = {"scene": "again", "kind": kind, "state": path, "options": LANES}
         ranks.run(count, scenes)
     again: dict[str, dict[str, Any]] = {}
     for kind in WHOLE:
@@ -133,8 +146,8 @@ def test_ranks_share_an_epoch_without_loss_or_repeat_and_end_at_the_same_step(
         for rank, part in enumerate(parts):
             first = part[0][0] - rank
             assert [m for m, _, _ in part] == [first + rank + step * count for step in range(len(part))]
-    assert in_order([one["epochs"][0] for one in found]) == alone[kind][0]
-    assert [batch[2] for batch in in_order([one["epochs"][1] for one in found])] == [b[2] for b in alone[kind][1]]
+    for epoch in range(2):
+        assert in_order([one["epochs"][epoch] for one in found]) == alone[kind][epoch]
     if kind == "rows":
         assert {one["len"] for one in found} == {len(parts[0])}
 
@@ -219,6 +232,19 @@ def test_three_ranks_go_on_after_four_without_loss_or_repeat(ranks: Ranks, kind:
     assert things([batch for one in found for batch in one["next"]]) == WHOLE[kind]
 
 
+@pytest.mark.parametrize("cut", [5, 6])
+@pytest.mark.parametrize("kind", list(WHOLE))
+def test_ranks_that_do_not_divide_the_step_of_a_state_meet_in_every_step_after_it(
+    ranks: Ranks, alone: dict[str, list[list[Any]]], kind: str, cut: int
+) -> None:
+    """Also where the loop is left at its last step and begun again."""
+    found = [one["loops"] for one in ranks.read(f"again-{cut}-{kind}", 4)]
+    assert all([len(loop) for loop in loops] == [len(loop) for loop in found[0]] for loops in found)
+    assert in_order([loops[0] for loops in found]) == alone[kind][0][cut:]
+    assert in_order([loops[1] for loops in found]) == [], "nothing of the epoch is left"
+    assert in_order([loops[2] for loops in found]) == alone[kind][1]
+
+
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("kind", list(WHOLE))
 def test_a_state_asked_for_at_different_steps_is_an_error_on_all_ranks(ranks: Ranks, kind: str, count: int) -> None:
@@ -280,6 +306,8 @@ def test_ranks_without_a_process_group_share_rows_too(ranks: Ranks, alone: dict[
     assert whole["epoch"] == 1
 
 
-def test_lanes_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
-    with pytest.raises(SpecError, match="lanes=4 cannot be dealt to 3 ranks"):
-        loader_of("rows", ranks.pattern, rank=0, world_size=3, **LANES)
+def test_lanes_that_the_ranks_do_not_divide_are_rounded_up(ranks: Ranks) -> None:
+    loaders = [loader_of("rows", ranks.pattern, rank=rank, world_size=3, **LANES) for rank in range(3)]
+    assert {loader.state_dict()["L"] for loader in loaders} == {6}
+    parts = [[noted(batch) for batch in loader] for loader in loaders]
+    assert things([batch for part in parts for batch in part]) == UIDS

@@ -152,14 +152,45 @@ def run_at(run: Ranks, m: int) -> State:
     return through_json(merge_states(parts) if len(parts) > 1 else parts[0])
 
 
-def test_states_from_before_a_resume_or_an_epoch_are_gone() -> None:
+@pytest.mark.parametrize("topology", [(1, 0), (1, 3), (2, 2), (3, 0)])
+@pytest.mark.parametrize("fields", [ROWS, PASS, {**PASS, "tail": "drop"}, {**ENDLESS, "steps": 20}], ids=str)
+def test_states_can_be_had_over_the_end_of_an_epoch(fields: dict[str, Any], topology: tuple[int, int]) -> None:
+    """Who reads one batch ahead asks for the last one when the epoch is over for us."""
+    serving = {"steps_per_epoch": fields["steps"]} if "steps" in fields else {}
+    recipe, data = made({name: value for name, value in fields.items() if name != "steps"})
+    run = Ranks(recipe, data, topology, **serving)
+    kept, given = [run.state()], [run.step()]
+    while given[-1]:
+        kept, given = [*kept, run.state()], [*given, run.step()]
+    now = run.state()
+    assert now["epoch"] == 1
+    assert {state["epoch"] for state in kept} == {0}
+    for state in kept[-40:]:
+        assert run_at(run, state["m"]) == state
+    rest = keys(run.steps())
+    for state in kept[-40:]:
+        if state["m"] <= now["m"]:  # micro-batches that only filled slots share their numbers with those after them
+            assert run_at(run, state["m"]) == state
+    for at, state in list(enumerate(kept))[-5:]:
+        again = Ranks(recipe, data, topology, state, **serving)
+        assert keys(again.steps()) == keys([batch for step in given[at:] for batch in step])
+        assert again.state() == now
+        assert keys(again.steps()) == rest
+    with pytest.raises(StateError, match=r"what is kept are the steps from m="):
+        run.loaders[0].state_dict(at=100_000, gather=False)
+
+
+def test_states_from_before_a_resume_are_gone() -> None:
     recipe, data = made(ROWS)
     loader = loader_of(recipe, data)
-    list(loader)
-    start = loader.state_dict()["m"]
-    with pytest.raises(StateError, match=f"from m={start} to m={start}"):
-        loader.state_dict(at=start - 1)
-    assert loader.state_dict(at=start) == loader.state_dict()
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    loader.close()
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(StateError, match="from m=5 to m=5"):
+        loader.state_dict(at=4)
+    assert loader.state_dict(at=5) == loader.state_dict()
 
 
 # --- iterators

@@ -77,6 +77,13 @@ class Feed:
             self._cursor.sampled()
         return row
 
+    def skip(self, rows: int) -> None:
+        """Past so many rows, which there are, whether they give samples or not."""
+        while rows and self._ready:
+            self.next()
+            rows -= 1
+        self._cursor.skip(rows)
+
     def has_more(self) -> bool:
         """Whether there are rows to come; whether they give samples, nobody knows before."""
         return not self._cursor.is_barren and (bool(self._ready) or self._cursor.has_more())

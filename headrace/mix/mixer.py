@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from math import gcd
 from typing import Any, Literal, Protocol
 
 from headrace.errors import StateError, shown
@@ -81,6 +82,29 @@ class Mixer:
     def leave_out_limited(self) -> None:
         """Take nothing from sources that have a quota: what is repeated would exceed it."""
         self._quotas = [None if quota is None else 0 for quota in self._quotas]
+
+    @property
+    def ended(self) -> Set[int]:
+        """The numbers of sources that give no more."""
+        return self._off
+
+    def pass_by(self, m: int, rows: int) -> list[int]:
+        """How many of the next rows come from each source, as if they were taken: all by the weights of micro-batch
+        `m`, and no source ends on the way."""
+        # After as many rows as the weights add up to, credits are what they were, and the same comes again.
+        weights = self._weights_for(m)
+        counts = [0] * len(self._feeds)
+        if self._alone:
+            return [rows]
+        own = [weights[i] for i in self._active]
+        period, begun, done = sum(own) // gcd(*own), self._credits, 0
+        while done < rows:
+            i = pick(self._credits, weights, self._active, self._lane)
+            self._credits = settle(self._credits, weights, self._active, i, 1)
+            counts[i], done = counts[i] + 1, done + 1
+            if done == period and self._credits == begun:
+                counts, done = [n * (rows // period) for n in counts], rows // period * period
+        return counts
 
     def _weights_for(self, m: int) -> Sequence[int]:
         """Where the schedule changed since the lane's last micro-batch, nobody owes anybody anything."""

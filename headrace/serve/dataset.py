@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from headrace.batch import Batch
 from headrace.errors import SpecError, StateError, shown
-from headrace.serve.epoch import epoch_start
+from headrace.serve.epoch import Ending, Walk, epoch_start, is_sized
 from headrace.serve.going import job_of, mark
+from headrace.serve.peers import Peers
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
+from headrace.serve.turnstile import Turnstile
 from headrace.serve.worker import Job, Maker
 from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
@@ -24,34 +26,58 @@ FORMAT = 1
 class LaneDataset(IterableDataset[Batch]):
     """Batches are whole: use it with `DataLoader(dataset, batch_size=None, num_workers=W)`.
 
-    A DataLoader asks its workers in turn, so W must divide the rank's lanes. A worker's iterator ends with its lanes.
+    A DataLoader asks its workers in turn, so W must divide the rank's lanes. All ranks end at the same step, as those
+    of the loader do; one rank alone ends when each worker's lanes are over. `steps_per_epoch` and `tail` are the
+    loader's.
+
+    Data with an end: `iter()` gives the same epoch again, until `set_epoch`. An endless run goes on where the last loop
+    stopped, in this process; what workers had given by then nobody tells us, so a second loop over them is refused.
     Under `StatefulDataLoader` each worker's state is kept and exact; a plain DataLoader keeps none: `headrace.Loader`
-    is the way to exact state with workers. `iter()` gives the same epoch again, until `set_epoch`.
+    is the way to exact state with workers.
     """
 
-    def __init__(self, pipeline: Pipeline, place: Place) -> None:
-        self._pipeline, self._place = pipeline, place
+    def __init__(
+        self, pipeline: Pipeline, place: Place, steps: int | None = None, peers: Callable[[], Peers] | None = None
+    ) -> None:
+        """`steps`: of an epoch, where set. `peers`: of the process that this is made in."""
+        self._pipeline, self._place, self._steps, self._peers = pipeline, place, steps, peers
+        self.begun = place
+        """Where the loader was."""
+        self._workers = Turnstile()
         self._now: LaneBatches | None = None
         self._loaded: State | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         self._check_wrappers()
-        job = self._job()
+        self._go_on()
+        if self._is_lost():
+            error = SpecError(
+                "a second loop over an endless run in the workers of a DataLoader cannot go on where the first one "
+                "stopped: only the trainer knows what it got; iterate over the loader itself, with num_workers= there, "
+                "or use num_workers=0 here, or load the state of a StatefulDataLoader"
+            )
+            if get_worker_info() is None:
+                raise error
+            return Refused(error)
+        job, place = self._job()
         self._let_go()
-        self._now = LaneBatches(self._pipeline, job)
-        self._loaded = None
+        self._now = LaneBatches(self._pipeline, job, place, self._ending(place))
+        self._place, self._loaded = (place if self._pipeline.is_endless else self._place), None
         return self._now
 
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
         self._check_wrappers()
-        return {**self.__dict__, "_now": None}
+        place = self._now.left_at() if self._now is not None and self._pipeline.is_endless else self._place
+        return {**self.__dict__, "_place": place, "_now": None, "_peers": None}
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch. Trainers that find this method call it."""
+        """The next `iter()` gives this epoch; an endless run goes on where it is. Trainers that find this method call
+        it."""
         self._check_wrappers()
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
+        self._go_on()
         if epoch != self._place.epoch:
             limited = [part.name for part in self._pipeline.recipe.parts if part.tokens is not None]
             if limited and not self._pipeline.is_endless:
@@ -64,8 +90,35 @@ class LaneDataset(IterableDataset[Batch]):
     def _check_wrappers(self) -> None:
         refuse_second_split(self._pipeline.run.world_size, "dataset")
 
-    def _job(self) -> Job:
-        """What this process makes, from the start of the epoch or from where a state says."""
+    def _go_on(self) -> None:
+        """An endless run is where it was left."""
+        if self._now is not None and self._pipeline.is_endless:
+            self._place = self._now.left_at()
+            self._let_go()
+
+    def _is_lost(self) -> bool:
+        """Whether nobody here knows where to go on: what workers of a DataLoader gave is known to its trainer alone."""
+        if not self._pipeline.is_endless or self._loaded is not None:
+            return False
+        worker = get_worker_info()
+        if worker is None:
+            return self._workers.peek()[0] > 0
+        return self._workers.enter(str(worker.seed - worker.id), worker.id).epoch > 0
+
+    def _ending(self, place: Place) -> Ending:
+        pipeline, ranks = self._pipeline, self._pipeline.run.world_size
+        agree = ranks > 1 and self._steps is None and not pipeline.is_endless and not is_sized(pipeline)
+        if agree and get_worker_info() is not None:
+            raise SpecError(
+                f"one exact pass over data that cannot be counted, on {ranks} ranks: they must agree on the last step, "
+                f"which the workers of a DataLoader cannot; iterate over the loader itself, or use num_workers=0, or "
+                f"set steps_per_epoch"
+            )
+        return Ending(pipeline, place, self._steps, self._peers)
+
+    def _job(self) -> tuple[Job, Place]:
+        """What this process makes, from the start of the epoch or from where a state says; and the place of the run
+        that this is of."""
         place, run, worker = self._place, self._pipeline.run, get_worker_info()
         lanes, ranks = len(place.lanes), run.world_size
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
@@ -75,7 +128,12 @@ class LaneDataset(IterableDataset[Batch]):
                 f"workers in turn; make the loader with lanes={ranks * workers} or a multiple, or iterate over it"
             )
         job = job_of(place, run, number, workers)
-        return job if self._loaded is None else self._moved(job, self._loaded)
+        if self._loaded is None:
+            return job, place
+        if self._loaded["epoch"] != place.epoch:
+            place = epoch_start(self._pipeline, place, self._loaded["epoch"])
+        place = replace(place, m_epoch=self._loaded.get("m_epoch", place.m_epoch))
+        return self._moved(job, self._loaded), place
 
     def _moved(self, job: Job, state: State) -> Job:
         found = {int(lane): one.encode() for lane, one in json.loads(state["lanes"]).items()}
@@ -100,17 +158,30 @@ class LaneDataset(IterableDataset[Batch]):
     def state_dict(self) -> State:
         if self._loaded is not None:
             return self._loaded
-        job, m, lanes = self._now.place() if self._now is not None else LaneBatches(self._pipeline, self._job()).place()
-        self._pipeline.needs.saved([lanes.get(lane) for lane in range(job.lanes)])
+        if self._now is not None:
+            place, m, lanes = self._now.now()
+        else:
+            job, place = self._job()
+            m, lanes = next(job.slots()), job.states
+        self._pipeline.needs.saved([lanes.get(lane) for lane in range(len(place.lanes))])
         texts = json.dumps({str(lane): lanes[lane].decode() for lane in sorted(lanes)})
-        return {"format": FORMAT, "of": mark(self._pipeline, job.lanes), "epoch": job.epoch, "m": m, "lanes": texts}
+        of = mark(self._pipeline, len(place.lanes))
+        return {
+            "format": FORMAT,
+            "of": of,
+            "epoch": place.epoch,
+            "m": m,
+            "m_epoch": place.m_epoch,
+            "lanes": texts,
+        }
 
     def load_state_dict(self, state: State) -> None:
-        """The next `iter()` goes on from there, and those after it begin anew."""
+        """The next `iter()` goes on from there; those after it begin anew, or go on where the run is endless."""
         try:
             lanes = json.loads(state["lanes"])
             fits = state["format"] == FORMAT and isinstance(state["of"], str)
-            fits = fits and all(type(state[name]) is int and state[name] >= 0 for name in ("m", "epoch"))
+            numbers = [state["m"], state["epoch"], state.get("m_epoch", 0)]
+            fits = fits and all(type(number) is int and number >= 0 for number in numbers)
             fits = fits and all(lane.isdecimal() and isinstance(json.loads(one), dict) for lane, one in lanes.items())
         except (KeyError, TypeError, ValueError, AttributeError):
             fits = False
@@ -120,22 +191,47 @@ class LaneDataset(IterableDataset[Batch]):
         self._loaded = dict(state)
 
 
+class Refused(Iterator[Batch]):
+    """Says why there is none. Not `iter()`: a worker that goes on to its next epoch dies of an error there."""
+
+    def __init__(self, error: SpecError) -> None:
+        self._error = error
+
+    def __next__(self) -> Batch:
+        raise self._error
+
+
 class LaneBatches(Iterator[Batch]):
     """The batches of some lanes, in one process, to the end of the epoch."""
 
-    def __init__(self, pipeline: Pipeline, job: Job) -> None:
-        self._job, self._maker = job, Maker(pipeline, job)
+    def __init__(self, pipeline: Pipeline, job: Job, place: Place, ending: Ending) -> None:
+        """`place`: of the run, from which the job was made."""
+        self._pipeline, self._job, self._place = pipeline, job, place
+        self._maker, self._walk = Maker(pipeline, job), Walk(ending, pipeline.run, job)
+        self._is_over = False
 
     def __next__(self) -> Batch:
-        while (made := self._maker.make(until_over=True)) is not None:
-            if not made.filling:
+        while not self._is_over and (m := self._walk.next()) is not None:
+            made = self._maker.make()
+            assert made is not None, "a lane that is over is not asked"
+            assert made.batch.m == m, f"micro-batch {made.batch.m} came for {m}"
+            self._walk.took(over=made.over, filling=made.filling)
+            if self._job.ranks > 1 or not made.filling:
                 del made.batch.receipt
                 return made.batch
+        self._is_over = True
         raise StopIteration
 
-    def place(self) -> tuple[Job, int, dict[int, bytes]]:
-        """The job, the number of the micro-batch that comes next, and where the lanes are."""
-        return self._job, self._maker.m, {**self._job.states, **self._maker.receipts()}
+    def now(self) -> tuple[Place, int, dict[int, bytes]]:
+        """The place that this is of, the number of the micro-batch that comes next, and where the lanes are."""
+        return self._place, self._walk.m, {**self._job.states, **self._maker.receipts()}
+
+    def left_at(self) -> Place:
+        """Where an endless run goes on: at the start of the next epoch, if this one is over."""
+        place, m, states = self.now()
+        lanes = [states.get(lane, state) for lane, state in enumerate(place.lanes)]
+        place = replace(place, lanes=lanes, m=m - self._pipeline.run.rank)
+        return epoch_start(self._pipeline, place, place.epoch + 1) if self._is_over else place
 
     def close(self) -> None:
         self._maker.close()

@@ -80,8 +80,9 @@ def load(
     how ranks that have less than others end an epoch.
 
     `num_workers`: processes that make batches. `prefetch`: batches that each makes ahead. `lanes`: logical readers; a
-    run that will change its number of ranks sets it to a common multiple. `steps_per_epoch`: `iter()` ends after so
-    many steps of an endless run. `rank`, `world_size`: found out unless given. `device`: batches arrive there.
+    run that will change its number of ranks sets it to a common multiple (one that the ranks do not divide is rounded
+    up). `steps_per_epoch`: `iter()` ends after this many steps of an endless run. `rank`, `world_size`: found out
+    unless given. `device`: batches arrive there.
 
     With a `Recipe` or YAML, what is given here as well takes the place of what stands there; what is not given, and
     `eos`, `seq_len` or `mix` of None, is as the recipe says.
@@ -94,7 +95,7 @@ def load(
     _refuse_tests(found)
     serving = Serving(
         num_workers=whole("num_workers", num_workers, 0, 1024),
-        lanes=_lanes(lanes, run),
+        lanes=whole_or_none("lanes", lanes),
         steps_per_epoch=whole_or_none("steps_per_epoch", steps_per_epoch),
         ahead=whole("prefetch", prefetch, 1, 1024),
         start_method=_start_method(start_method),
@@ -171,13 +172,6 @@ def _endless(recipe: Recipe) -> Recipe:
     if recipe.mix.stop not in (None, "loop"):
         raise SpecError(f"steps_per_epoch with stop={recipe.mix.stop!r}: steps go on for ever; leave stop out")
     return replace(recipe, mix=replace(recipe.mix, stop="loop"))
-
-
-def _lanes(lanes: int | None, run: Run) -> int | None:
-    lanes = whole_or_none("lanes", lanes)
-    if lanes is not None and lanes % run.world_size:
-        raise SpecError(f"lanes={lanes} cannot be dealt to {run.world_size} ranks; use a multiple of {run.world_size}")
-    return lanes
 
 
 def _start_method(name: str | None) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import SpecError
-from headrace.serve.peers import Vote, group_is_up
+from headrace.run import Run
+from headrace.serve.peers import Peers, Vote, group_is_up
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.redeal import rows_left
 from headrace.serve.resume import Place
@@ -17,11 +18,18 @@ from headrace.stage import State
 
 if TYPE_CHECKING:
     from headrace.serve.loader import Loader
+    from headrace.serve.worker import Job
 
 VOTES_BEHIND = 2
 """The answer to a vote is read so many steps later: by then it has come, and nobody waits."""
 VOTES_KEPT = 8
 """...and kept for so many: what was read ahead, to a device, may have to be made again."""
+DROP_ROUNDS = VOTES_BEHIND + 2
+"""Where lanes cannot be counted, an epoch that ends with its shortest lane goes on for so many rounds of all lanes
+after the last that all could fill: by then all ranks know, however many they are and wherever their steps begin. It
+decides which micro-batches an epoch has, so it never changes."""
+GOING = 1 << 62
+"""No lane has so many micro-batches."""
 
 
 class Ending:
@@ -29,54 +37,129 @@ class Ending:
 
     Endless runs end after `steps_per_epoch`, if at all. Where rows can be counted, the last step follows from the
     counts. One rank alone sees for itself when its lanes are over. Several ranks that cannot count vote.
+
+    Where an epoch ends, and with which number the next one begins, follows from the lanes alone: it is the same on
+    every number of ranks, however late they find out.
     """
 
-    def __init__(self, loader: Loader, place: Place) -> None:
-        pipeline, steps = loader.pipeline, loader.serving.steps_per_epoch
-        self._ranks, tail = loader.ranks, pipeline.recipe.tail
-        self._drop = tail == "drop"
-        self._last: int | None = None
-        """The first micro-batch that is not given any more."""
+    def __init__(
+        self, pipeline: Pipeline, place: Place, steps: int | None, peers: Callable[[], Peers] | None = None
+    ) -> None:
+        """`steps`: of an epoch, where that was set."""
+        self._ranks, self._drop = pipeline.run.world_size, pipeline.recipe.tail == "drop"
+        self._lanes, self._plan, self._first = len(place.lanes), place.m_plan, place.m
+        self._of = place.epoch, place.m_epoch, place.m_plan
+        self._finite, self._is_sized = not pipeline.is_endless, is_sized(pipeline)
+        self.last: int | None = None
+        """The first micro-batch that is not given any more, where that is known beforehand."""
+        self.end: int | None = None
+        """The first micro-batch that no lane has any more, once that is known."""
         self._votes: dict[int, Vote] | None = None
         """By the micro-batch that they are about: a step that failed and is tried again is not voted on twice."""
-        self._loader = loader
-        self._finite = not pipeline.is_endless
         if steps is not None:
-            self._last = place.m_epoch + steps * self._ranks
-        elif self._finite and is_sized(pipeline) and (self._ranks > 1 or self._drop):
-            self._last = last_slot(pipeline, place)
+            self.last = place.m_epoch + steps * self._ranks
+        elif self._finite and self._is_sized:
+            self.end = end_of(pipeline, place)
+            if self._ranks > 1 or self._drop:
+                self.last = place.m + _steps(self.end - place.m, self._ranks, self._drop) * self._ranks
         elif self._finite and self._ranks > 1:
-            if not group_is_up():
+            if peers is None or not group_is_up():
                 raise SpecError(
                     f"one exact pass over data that cannot be counted, on {self._ranks} ranks: they must agree on the "
                     f"last step; call torch.distributed.init_process_group first (gloo will do), or set "
                     f"steps_per_epoch"
                 )
-            self._votes = {}
-            self._first = place.m
+            self._votes, self._peers = {}, peers
+            self._known = GOING
+            """What all ranks know from the start: with a tail that is filled up, they fill slots until votes are read,
+            resumed or not."""
+            if self._drop:
+                states = [json.loads(lane) for lane in place.lanes]
+                going = {lane for lane, state in enumerate(states) if not state["o"]}
+                self._known = self._word(going, {lane: num_given(state) for lane, state in enumerate(states)})
 
-    def is_here(self, m: int, going: set[int]) -> bool:
-        """`m`: the first micro-batch of the step to come; `going`: lanes of this rank that are not over."""
-        if self._last is not None:
-            return m >= self._last or (self._ranks == 1 and not going)
-        if not self._finite:
-            return False
-        if self._votes is None:
-            return m % self._lanes_of() not in going if self._drop else not going
-        mine = len(going) < self._own_lanes() if self._drop else bool(going)
+    def is_of(self, place: Place) -> bool:
+        """Whether it is the end of the epoch that this place is in."""
+        return self._of == (place.epoch, place.m_epoch, place.m_plan)
+
+    def is_here(self, m: int, going: Set[int], given: Mapping[int, int]) -> bool:
+        """`m`: the first micro-batch of the step to come. Of this rank's lanes: those that are not over, and what each
+        has given, without what only filled its slots."""
+        if self.last is not None or not self._finite:
+            return (self.last is not None and m >= self.last) or (self._ranks == 1 and not going)
+        if self._votes is None:  # one rank alone
+            if not self._is_sized:
+                self.end = self._end_by(self._word(going, given))
+            return not going or (self._drop and self.end is not None and m >= self.end)
         if m not in self._votes:
-            self._votes[m] = self._loader.peers().ask(mine)
+            self._votes[m] = self._peers().ask(self._word(going, given))
         about = m - VOTES_BEHIND * self._ranks
-        if about < self._first:
-            return False
         self._votes.pop(about - VOTES_KEPT * self._ranks, None)
-        return self._votes[about].answer() == self._drop
+        self.end = self._end_by(self._known if about < self._first else self._votes[about].answer())
+        return self.end is not None and (m + self._ranks > self.end or not self._drop)
 
-    def _lanes_of(self) -> int:
-        return len(self._loader.place.lanes)
+    def _word(self, going: Set[int], given: Mapping[int, int]) -> int:
+        """What lanes say of the end. Of the words of all ranks the greatest counts: the rounds of the longest lane, if
+        none goes on; or (drop), below 0, those of the shortest that is over."""
+        if self._drop:
+            return -min((rounds for lane, rounds in given.items() if lane not in going), default=GOING)
+        return GOING if going else max(given.values())
 
-    def _own_lanes(self) -> int:
-        return self._lanes_of() // self._ranks
+    def _end_by(self, word: int) -> int | None:
+        """The end that a word tells of; None: not yet."""
+        if abs(word) == GOING:
+            return None
+        return self._plan + self._lanes * (DROP_ROUNDS - word if self._drop else word)
+
+
+class Walk:
+    """Whose turn it is, until the epoch's end: the slots of some lanes of a rank."""
+
+    def __init__(self, ending: Ending, run: Run, job: Job) -> None:
+        self._ending, self._rank, self._ranks, self.lanes = ending, run.rank, run.world_size, job.lanes
+        states = {lane: json.loads(state) for lane, state in job.states.items()}
+        self.going = {lane for lane, state in states.items() if not state["o"]}
+        """Lanes that are not over."""
+        self.given = {lane: num_given(state) for lane, state in states.items()}
+        self._slots, self._leapt = job.slots(), 0
+        self.m = next(self._slots)
+        """The micro-batch that comes next, if any does."""
+
+    def next(self) -> int | None:
+        """The micro-batch whose turn it is; None: the epoch is over."""
+        while not self._ending.is_here(self.m - self._rank, self.going, self.given):
+            if self._ranks > 1 or self.m % self.lanes in self.going:
+                return self.m
+            self._step()  # nobody to keep step with: the slots of lanes that are over are passed by
+        return None
+
+    def took(self, *, over: bool, filling: bool) -> None:
+        """It was made. `over`: the lane has no more; `filling`: it only fills its slot."""
+        lane = self.m % self.lanes
+        if over:
+            self.going.discard(lane)
+        self.given[lane] += not filling
+        self._step()
+
+    @property
+    def turns(self) -> int:
+        """Steps in one round of all lanes."""
+        return len(self.given) if self._ranks > 1 else len(self.going)
+
+    def leapt(self, rounds: int) -> None:
+        """So many rounds were passed, and no lane was over after them that was not before."""
+        for lane in self.going:
+            self.given[lane] += rounds
+        self._leapt += rounds * self.lanes
+        self.m += rounds * self.lanes
+
+    def _step(self) -> None:
+        self.m = next(self._slots) + self._leapt
+
+
+def num_given(state: State) -> int:
+    """Micro-batches that a lane has given since its plan began, without those that only filled its slots."""
+    return int(state["n"] - state["z"])
 
 
 def is_sized(pipeline: Pipeline) -> bool:
@@ -84,21 +167,28 @@ def is_sized(pipeline: Pipeline) -> bool:
     return pipeline.is_counted or (pipeline.samples is not None and pipeline.samples.packing is None)
 
 
+def end_of(pipeline: Pipeline, place: Place) -> int:
+    """The first micro-batch that no lane (drop: that not every lane) has any more in this epoch, where it is sized.
+
+    It is the same all through the epoch, and on every rank: also from lanes of others as they were a while ago.
+    """
+    states = [json.loads(lane) for lane in place.lanes]
+    return place.m_plan + len(states) * num_slots(pipeline, states, place.epoch)
+
+
 def last_slot(pipeline: Pipeline, place: Place) -> int | None:
     """The first micro-batch that is not given any more in this epoch, where that is known."""
     if not is_sized(pipeline):
         return None
     ranks, drop = pipeline.run.world_size, pipeline.recipe.tail == "drop"
-    states = [json.loads(lane) for lane in place.lanes]
-    slots = place.m_plan + len(states) * num_slots(pipeline, states, place.epoch)
-    return place.m + _steps(slots - place.m, ranks, drop) * ranks
+    return place.m + _steps(end_of(pipeline, place) - place.m, ranks, drop) * ranks
 
 
 def num_slots(pipeline: Pipeline, states: Sequence[State], epoch: int) -> int:
     """Micro-batches of a lane from the start of its plan to the epoch's end: of the longest, or (drop) the shortest."""
     size, drop = pipeline.recipe.batch_size, pipeline.recipe.tail == "drop"
-    totals: list[int] = [
-        state["n"] + _steps(rows, size, drop)
+    totals = [
+        num_given(state) + _steps(rows, size, drop)
         for state, rows in zip(states, _rows(pipeline, states, epoch), strict=True)
     ]
     return min(totals) if drop else max(totals)
@@ -144,15 +234,16 @@ def repeats(pipeline: Pipeline) -> bool:
     return pipeline.is_counted and not any(part.limit or part.passes for part in pipeline.recipe.parts)
 
 
-def next_epoch(pipeline: Pipeline, place: Place, epoch: int | None = None) -> Place:
-    """The start of the next epoch, or of another. An endless run just goes on."""
+def next_epoch(pipeline: Pipeline, place: Place, epoch: int | None = None, end: int | None = None) -> Place:
+    """The start of the next epoch, or of another. An endless run just goes on. `end`: where this one ended, if not
+    where we are: ranks may have filled some slots more until all of them knew."""
     epoch = place.epoch + 1 if epoch is None else epoch
     if pipeline.passes is not None:
         pipeline.start_digests([(epoch * pipeline.passes, 0)] * len(pipeline.recipe.parts))
-    return epoch_start(pipeline, place, epoch)
+    return epoch_start(pipeline, place, epoch, end)
 
 
-def epoch_start(pipeline: Pipeline, place: Place, epoch: int) -> Place:
+def epoch_start(pipeline: Pipeline, place: Place, epoch: int, end: int | None = None) -> Place:
     if pipeline.is_endless:
         return replace(place, epoch=epoch, m_epoch=place.m)
     lanes = len(place.lanes)
@@ -164,7 +255,7 @@ def epoch_start(pipeline: Pipeline, place: Place, epoch: int) -> Place:
         states = [{**one, **{k: old[k] for k in names}} for one, old in zip(states, kept, strict=True)]
     else:  # limits in tokens hold for the whole run
         states = [{**one, "tok": json.loads(old)["tok"]} for one, old in zip(states, place.lanes, strict=True)]
-    m = -(-place.m // lanes) * lanes  # the same on any number of ranks
+    m = -(-(place.m if end is None else end) // lanes) * lanes  # the same on any number of ranks
     if pipeline.samples is not None:  # a rank knows where its own lanes are: it must have them again
         m += (place.m - m) % pipeline.run.world_size
     return Place(lanes=[canonical(state) for state in states], m=m, m_plan=m, m_epoch=m, epoch=epoch)

@@ -20,6 +20,7 @@ from headrace.sequence.piece import Piece
 from headrace.sequence.rows import RowBatcher
 from headrace.sequence.samples import SampleBatcher
 from headrace.serve.pipeline import Pipeline
+from headrace.serve.redeal import rows_left
 from headrace.stage import State
 
 
@@ -122,6 +123,34 @@ class Lane:
         self.advance(m)
         self._given += 1
         self.receipt = self._receipt()
+
+    def spare_rows(self) -> int | None:
+        """Rows that can be passed before one of the sources ends; None: as many as you like; 0: it is not known."""
+        if not self._packer.is_empty or not isinstance(self._mixer, Mixer):
+            return 0
+        found: int | None = None
+        for i in range(len(self._feeds)):
+            if i in self._mixer.ended:
+                continue
+            pool = self.pipeline.pool(i, self.number, self.lanes, self.epoch)
+            if pool.last is not None:
+                if pool.rules.coordinate != "rows":
+                    return 0
+                pool.load_state_dict(self._feeds[i].state_dict())
+                left = rows_left(pool)
+                found = left if found is None else min(found, left)
+        return found
+
+    def leap(self, count: int, m: int) -> None:
+        """Past so many micro-batches from `m` on, of rows that are only counted, and of which there are more."""
+        if self._over:
+            self._extra += count
+        else:
+            assert isinstance(self._mixer, Mixer)
+            for feed, rows in zip(self._feeds, self._mixer.pass_by(m, count * self._batch_size), strict=True):
+                feed.skip(rows)
+        self._given += count
+        self.receipt = b""
 
     def advance(self, m: int) -> Sequence[Any] | None:
         """What goes into micro-batch `m`; None: the data does not reach it."""

@@ -20,11 +20,20 @@ from headrace.catalog.identity import Trust
 from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.serve.budgets import check_memory, tell_layout
 from headrace.serve.crew import Crew
-from headrace.serve.epoch import epoch_steps, first_place, next_epoch, token_counts, with_token_counts
+from headrace.serve.epoch import (
+    Ending,
+    end_of,
+    epoch_steps,
+    first_place,
+    is_sized,
+    next_epoch,
+    token_counts,
+    with_token_counts,
+)
 from headrace.serve.first_rank import FirstRank
 from headrace.serve.offsets import from_offsets, is_offsets, revisions_in
 from headrace.serve.peers import Peers, Tally, group_is_up
-from headrace.serve.pipeline import Pipeline, joined_marks
+from headrace.serve.pipeline import Fact, Pipeline, joined_marks
 from headrace.serve.readable import entries, log_places
 from headrace.serve.recognised import facts_with_marks
 from headrace.serve.resume import Place, placed, saved_of
@@ -49,7 +58,7 @@ class Serving:
 
     num_workers: int = 0
     lanes: int | None = None
-    """None: ranks times workers."""
+    """Of a new run or a re-deal, rounded up to a multiple of the ranks. None: ranks times workers."""
     steps_per_epoch: int | None = None
     """`iter()` ends after so many steps of a rank, and the next one goes on from there."""
     ahead: int = 2
@@ -69,8 +78,8 @@ class Loader:
         self.ranks, self.rank = pipeline.run.world_size, pipeline.run.rank
         self.statistics = Statistics()
         self._place: Place | None = None
-        self._history: deque[tuple[int, int, bytes]] = deque(maxlen=KEPT_STEPS)
-        """(m, lane, the receipt that was replaced), newest last."""
+        self._past: deque[tuple[Place, tuple[Fact, ...]]] = deque(maxlen=KEPT_STEPS)
+        """Where we were before each step, newest last, with what was fixed about the sources then."""
         self._live: weakref.ref[Steps] | None = None
         self._crew: Crew | None = None
         self._peers: Peers | None = None
@@ -81,6 +90,8 @@ class Loader:
         self._ahead: tuple[str, int] | None = None
         """Who reads batches ahead since the last `iter()`, and how many."""
         self._first_rank = FirstRank(pipeline)
+        self._ending: Ending | None = None
+        self._dataset: LaneDataset | None = None
         self._jobs = 0
         self._read: dict[bytes, State] = {}
         """Receipts that were read for the last state."""
@@ -104,21 +115,28 @@ class Loader:
 
     def delivered(self, batch: Batch, receipt: bytes, waited: float) -> Place:
         """Where we are when the trainer has this batch. The iterator, which calls this, goes there."""
-        place, lane = self.place, batch.m % len(self.place.lanes)
-        self._history.append((place.m, lane, place.lanes[lane]))
+        place = self.place
+        self._past.append((place, self.pipeline.facts))
         if self._reader is not None:
             ahead = self._reader.batches_ahead()
             self._ahead, self._reader = (self._reader.name, ahead) if ahead else None, None
         self.statistics.count(batch, waited)
         lanes = place.lanes.copy()
-        lanes[lane] = receipt
+        lanes[batch.m % len(lanes)] = receipt
         return replace(place, lanes=lanes, m=batch.m - self.rank + self.ranks)
 
-    def ended(self) -> Place:
-        """Where we are when the trainer's epoch is over. The iterator, which calls this, goes there."""
-        self._history.clear()
+    def ending(self) -> Ending:
+        """Of the epoch that we are in. It is the same for all iterators over it: it knows what ranks have voted."""
+        if self._ending is None or not self._ending.is_of(self.place):
+            self._ending = Ending(self.pipeline, self.place, self.serving.steps_per_epoch, self.peers)
+        return self._ending
+
+    def ended(self, end: int | None) -> Place:
+        """Where we are when the trainer's epoch is over. The iterator, which calls this, goes there. `end`: the first
+        micro-batch that no lane had, where that is known."""
+        self._past.append((self.place, self.pipeline.facts))
         self._ahead = None
-        return self._begun(next_epoch(self.pipeline, self.place))
+        return self._begun(next_epoch(self.pipeline, self.place, end=end))
 
     def set_epoch(self, epoch: int) -> None:
         """To the start of an epoch; nothing where it is the current one. An endless run goes on where it is."""
@@ -126,9 +144,9 @@ class Loader:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
         if epoch != self.place.epoch:
             self._no_iterator("set_epoch")
-            self._place = self._begun(next_epoch(self.pipeline, self.place, epoch))
-            self._history.clear()
-            self._ahead = None
+            self._place = self._begun(next_epoch(self.pipeline, self.place, epoch, self._end_if_over()))
+            self._past.clear()
+            self._ending = self._ahead = None
 
     def _begun(self, place: Place) -> Place:
         """The start of an epoch. A rank may get lanes there that were another's, and token limits go on in them."""
@@ -136,6 +154,12 @@ class Loader:
         if counts is not None:
             self._tally = self.peers().tally(counts)
         return place
+
+    def _end_if_over(self) -> int | None:
+        """Where the epoch ended, if we are past its end and only filled slots since."""
+        if self.pipeline.is_endless or self.serving.steps_per_epoch is not None or not is_sized(self.pipeline):
+            return None
+        return min(self.place.m, end_of(self.pipeline, self.place))
 
     # --- who makes them
 
@@ -178,6 +202,7 @@ class Loader:
         """Where we are. At the first start the lanes are decided here, and all that is fixed with them."""
         if self._place is None:
             lanes = self._wanted_lanes()
+            self._tell_lanes(lanes)
             self._first_rank.take_names(self.pipeline)
             self.pipeline.fix(lanes)
             self._first_rank.compare(self.pipeline)
@@ -188,12 +213,9 @@ class Loader:
             self._tally = None
         return self._place
 
-    @place.setter
-    def place(self, place: Place) -> None:
-        self._place = place
-
     def state_dict(self, *, at: int | None = None, gather: bool = True) -> State:
-        """Everything delivered so far. `at`: as it was when so many micro-batches of the run were delivered.
+        """Everything delivered so far. `at`: as it was when so many micro-batches of the run were delivered; where an
+        epoch ended then, that is its end, and not yet the start of the next one.
 
         With several ranks and a process group this is a collective, and gives all ranks the same whole state;
         `gather=False`, or no group: this rank's part, for `merge_states`.
@@ -203,14 +225,15 @@ class Loader:
         """
         if at is None:
             self._refuse_read_ahead()
-        place = self.place if at is None else self._back_to(at)
+        place, facts = (self.place, self.pipeline.facts) if at is None else self._back_to(at)
         lanes: list[bytes | None] = [lane if self._is_own(i, place) else None for i, lane in enumerate(place.lanes)]
         self.pipeline.needs.saved(lanes)
         told: dict[str, Any] = {}
         same = True
         if self.ranks > 1 and gather and group_is_up():
-            lanes, told, same = self._gathered(place, lanes)
-        saved = replace(saved_of(self.pipeline, place, lanes), **told)
+            lanes, told, same = self._gathered(place, facts, lanes)
+        saved = saved_of(self.pipeline, place, lanes)
+        saved = replace(saved, **{"facts": _as_they_were(saved.facts, facts), **told})
         datasets = entries(self.pipeline, self._lane_states(lanes))
         return saved.to_state(datasets if same else self.peers().gather(datasets)[0])
 
@@ -241,16 +264,17 @@ class Loader:
         if is_offsets(state):
             pipeline = self._given.resumed(revisions=revisions_in(state, self._given.recipe), trust=trust)
             self._first_rank.take_names(pipeline)
-            place = from_offsets(state, pipeline, self._wanted_lanes())
+            place = from_offsets(state, pipeline, self._wanted_lanes(), self.serving.steps_per_epoch)
         else:
             saved = Saved.from_state(state, force=force)
             pipeline = self._given.resumed(saved.kept, saved.size, trust=trust)
             place = placed(saved, pipeline, self.ranks, self._wanted_lanes())
         self._check_memory(pipeline, len(place.lanes))
+        self._tell_lanes(len(place.lanes))
         self.pipeline, self._place, self._tally = pipeline, place, None
         self.statistics = Statistics()
-        self._history.clear()
-        self._ahead = None
+        self._past.clear()
+        self._ending = self._ahead = None
         if log.isEnabledFor(logging.INFO):
             log_places(pipeline, self._lane_states(place.lanes))
 
@@ -260,9 +284,25 @@ class Loader:
         return StateAsText(self)
 
     def _wanted_lanes(self) -> int:
-        """Of a first start, or of a re-deal."""
-        lanes = self.serving.lanes
-        return lanes if lanes is not None and lanes % self.ranks == 0 else self.ranks * max(self.serving.num_workers, 1)
+        """Of a first start, or of a re-deal: the ranks divide them."""
+        asked = self.serving.lanes or self.ranks * max(self.serving.num_workers, 1)
+        return -(-asked // self.ranks) * self.ranks
+
+    def _tell_lanes(self, lanes: int) -> None:
+        """Where they are not those that were asked for."""
+        asked = self.serving.lanes
+        if asked is None or asked == lanes:
+            return
+        if lanes == self._wanted_lanes():
+            log.info("lanes=%d: %d are used, the next number that %d ranks divide", asked, lanes, self.ranks)
+        elif self.rank == 0:
+            log.warning(
+                "lanes=%d: the state has %d lanes and keeps them, as %d ranks divide them; lanes= is for a new run, or "
+                "for ranks that do not",
+                asked,
+                lanes,
+                self.ranks,
+            )
 
     def _check_memory(self, pipeline: Pipeline, lanes: int) -> None:
         tell_layout(pipeline, lanes)
@@ -272,21 +312,19 @@ class Loader:
     def _is_own(self, lane: int, place: Place) -> bool:
         return (lane - place.m - self.rank) % self.ranks == 0
 
-    def _back_to(self, at: int) -> Place:
-        place = self.place
-        lanes, m = list(place.lanes), place.m
-        for before, lane, receipt in reversed(self._history):
-            if m <= at:
-                break
-            lanes[lane], m = receipt, before
-        if m != at:
-            first = self._history[0][0] if self._history else place.m
-            raise StateError(f"state_dict(at={at}): what is kept are the steps from m={first} to m={place.m}")
-        return replace(place, lanes=lanes, m=m)
+    def _back_to(self, at: int) -> tuple[Place, tuple[Fact, ...]]:
+        kept = [*self._past, (self.place, self.pipeline.facts)]
+        found = [one for one in reversed(kept) if one[0].m == at]
+        if not found:
+            steps = [place.m for place, _ in kept]
+            raise StateError(f"state_dict(at={at}): what is kept are the steps from m={min(steps)} to m={max(steps)}")
+        begins = found[0][0].m == found[0][0].m_epoch
+        return found[1] if begins and len(found) > 1 else found[0]
 
     def _refuse_read_ahead(self) -> None:
         """What was read ahead was delivered, but not to the trainer."""
-        if self._ahead is None or not self._history:
+        here = self._steps_here()
+        if self._ahead is None or not here:
             return
         name, count = self._ahead
         hint = "; with steps_per_epoch= Lightning knows the length and reads nothing ahead"
@@ -294,27 +332,34 @@ class Loader:
             f"state_dict(): {name} reads {count} batch{'es' if count > 1 else ''} ahead, so the state would leave out "
             f"what the trainer has not received yet; use state_dict(at=m), where m counts the micro-batches that were "
             f"trained on: batch.m + 1 of the last batch, or batch.m - rank + {self.ranks} on several ranks (one batch "
-            f"back from what was read is at={self._history[-min(count, len(self._history))][0]})"
+            f"back from what was read is at={here[-min(count, len(here))].m})"
             f"{hint if name.startswith('Lightning') else ''}"
         )
 
+    def _steps_here(self) -> list[Place]:
+        """Where we were before each of the last steps of this epoch."""
+        now = self.place
+        return [one for one, _ in self._past if (one.epoch, one.m_epoch) == (now.epoch, now.m_epoch)]
+
     def _take_back(self) -> None:
         """A loop that was left while a wrapper read ahead: what it had read and not given on comes again."""
-        if self._ahead is not None and self._history:
-            count = min(self._ahead[1], len(self._history))
-            place = self._back_to(self._history[-count][0])
+        here = self._steps_here()
+        if self._ahead is not None and here:
+            count = min(self._ahead[1], len(here))
             log.info("the loop before was left with a batch that %s had read ahead: it is given again", self._ahead[0])
-            self._place = place
+            self._place = here[-count]
             for _ in range(count):
-                self._history.pop()
+                self._past.pop()
         self._ahead = None
 
-    def _gathered(self, place: Place, own: list[bytes | None]) -> tuple[list[bytes | None], dict[str, Any], bool]:
+    def _gathered(
+        self, place: Place, facts: tuple[Fact, ...], own: list[bytes | None]
+    ) -> tuple[list[bytes | None], dict[str, Any], bool]:
         """The lanes of all ranks; what the first one says of its sources; and whether all write their paths like it,
         for each may have its own copy of the files."""
         recipe = self.pipeline.recipe
         told: dict[str, Any] = {"recipe": recipe.text, "fingerprint": recipe.fingerprint()}
-        told["facts"] = facts_with_marks(self.pipeline, own)
+        told["facts"] = _as_they_were(facts_with_marks(self.pipeline, own), facts)
         found = self.peers().gather((place.m, place.m_plan, place.epoch, told, own))
         steps = [one[:3] for one in found]
         if len(set(steps)) > 1:
@@ -361,11 +406,14 @@ class Loader:
 
     @property
     def dataset(self) -> LaneDataset:
-        """The same batches for a `torch.utils.data.DataLoader` or `StatefulDataLoader`, with `batch_size=None`."""
+        """The same batches for a `torch.utils.data.DataLoader` or `StatefulDataLoader`, with `batch_size=None`. It
+        begins where we are, and moves nothing here."""
         refuse_wrapping()
         from headrace.serve.dataset import LaneDataset
 
-        return LaneDataset(self.pipeline, self.place)
+        if self._dataset is None or self._dataset.begun is not self.place:
+            self._dataset = LaneDataset(self.pipeline, self.place, self.serving.steps_per_epoch, self.peers)
+        return self._dataset
 
     def describe(self) -> str:
         """The recipe as a tree, with rows and shares."""
@@ -383,11 +431,26 @@ class Loader:
             self._crew.close()
             self._crew = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy goes on from where we are, with workers and peers of its own."""
+        _ = self.place  # what a first start fixes is fixed here, the same for all copies
+        return {
+            **self.__dict__,
+            "_given": self.pipeline,
+            **dict.fromkeys(("_live", "_crew", "_peers", "_reader", "_ending", "_dataset")),
+        }
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _as_they_were(facts: Sequence[Fact], before: Sequence[Fact]) -> tuple[Fact, ...]:
+    """Facts with the origins of the digests that they had at an earlier step."""
+    pairs = zip(facts, before, strict=True)
+    return tuple(replace(fact, epoch=then.epoch, digest=then.digest) for fact, then in pairs)
 
 
 class StateAsText:

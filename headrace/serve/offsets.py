@@ -15,7 +15,8 @@ from headrace.fetch.resume import same_spec
 from headrace.fetch.sources import Opened
 from headrace.recipe import Recipe
 from headrace.sequence.pack import TO_THE_END
-from headrace.serve.epoch import first_place, next_epoch, repeats
+from headrace.serve.epoch import Ending, Walk, first_place, next_epoch, repeats
+from headrace.serve.going import job_of
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.readable import position_of
 from headrace.serve.redeal import MOST_APART
@@ -34,14 +35,16 @@ MOST = 1 << 40
 """No run has counted further."""
 MOST_MADE = 1 << 28
 """So many steps take hours to be made once more."""
+LEAP_EVERY = 64
+"""After so many rounds one by one it is tried again to pass many at once."""
 
 
 def is_offsets(state: Any) -> bool:
     return isinstance(state, dict) and "lanes" not in state and any(kind in state for kind in KINDS)
 
 
-def from_offsets(state: State, pipeline: Pipeline, lanes: int) -> Place:
-    """Where the run resumes that such a checkpoint speaks of."""
+def from_offsets(state: State, pipeline: Pipeline, lanes: int, per_epoch: int | None = None) -> Place:
+    """Where the run resumes that such a checkpoint speaks of. `per_epoch`: the steps of an epoch, where set."""
     kind = next((kind for kind in KINDS if state.get(kind) is not None), None)
     if kind is None:
         there = ", ".join(f"{name}: null" for name in KINDS if name in state)
@@ -59,7 +62,7 @@ def from_offsets(state: State, pipeline: Pipeline, lanes: int) -> Place:
             raise StateError(
                 f"batch_size: the checkpoint counts batches of {state['batch_size']}, here they have {size}"
             )
-        return forwarded(pipeline, first_place(pipeline, lanes), count)
+        return forwarded(pipeline, first_place(pipeline, lanes), count, per_epoch)
     steps = -(-count // (size * ranks))
     if passed_over := steps * size * ranks - count:
         log.warning(
@@ -67,7 +70,8 @@ def from_offsets(state: State, pipeline: Pipeline, lanes: int) -> Place:
             "are passed over, so that none comes twice; with a batch_size that divides it none would be",
             *(count, size * ranks, size, ranks, passed_over),
         )
-    return forwarded(pipeline, _epoch_start(pipeline, lanes, _whole("epoch", state.get("epoch") or 0)), steps)
+    begun = _epoch_start(pipeline, lanes, _whole("epoch", state.get("epoch") or 0))
+    return forwarded(pipeline, begun, steps, per_epoch)
 
 
 def _epoch_start(pipeline: Pipeline, lanes: int, epoch: int) -> Place:
@@ -84,12 +88,12 @@ def _epoch_start(pipeline: Pipeline, lanes: int, epoch: int) -> Place:
     return replace(place, lanes=[canonical(state) for state in states], epoch=epoch)
 
 
-def forwarded(pipeline: Pipeline, place: Place, steps: int) -> Place:
+def forwarded(pipeline: Pipeline, place: Place, steps: int, per_epoch: int | None = None) -> Place:
     """So many steps of a rank later. Nothing is read where rows can be counted; else batches are made and dropped."""
     recipe = pipeline.recipe
     plain = recipe.pack is None and pipeline.samples is None and not recipe.skip.addresses
     counted = pipeline.is_counted or (plain and pipeline.passes is None)
-    ranks, rank = pipeline.run.world_size, pipeline.run.rank
+    ranks = pipeline.run.world_size
     packed = pipeline.samples is not None and pipeline.samples.packing is not None
     if (pipeline.passes is not None or packed) and ranks > 1 and not pipeline.is_counted:
         raise SpecError(
@@ -100,28 +104,79 @@ def forwarded(pipeline: Pipeline, place: Place, steps: int) -> Place:
         raise StateError(f"{steps} steps are too many to be made once more; resume from a whole state_dict()")
     if steps and not counted:
         log.warning("resume: %d steps are made once more to get there; a whole state_dict() needs none of that", steps)
+    if pipeline.is_endless:  # epochs are counted in steps, if at all
+        epochs = steps // per_epoch if per_epoch else 0
+        m_epoch = place.m_epoch + epochs * (per_epoch or 0) * ranks
+        found, _ = _walked(pipeline, place, steps, None, counted)
+        return replace(found, epoch=place.epoch + epochs, m_epoch=m_epoch)
     starts: list[tuple[int, int]] = []
     while steps:
-        if place.m == place.m_epoch:
+        begins = place.m == place.m_epoch
+        if begins and per_epoch is None:
             place, steps = _past_whole_epochs(pipeline, place, steps, starts)
             if not steps:
                 break
-        own = {lane: state for lane, state in enumerate(place.lanes) if (lane - place.m - rank) % ranks == 0}
-        job = Job(number=0, epoch=place.epoch, states=own, lanes=len(place.lanes), m=place.m + rank, ranks=ranks)
-        maker = Maker(pipeline, job, counting=counted)
-        try:
-            done, after = maker.skip(min(steps, _steps_left(pipeline, place)))
-            receipts = maker.receipts()
-        finally:
-            maker.close()
-        if not done and place.m == place.m_epoch and steps:
+        place, done = _walked(pipeline, place, steps, per_epoch, counted)
+        if not done and begins:
             raise StateError(f"{steps} more batches were consumed than the data gives; did it change?")
         steps -= done
-        lanes = [receipts.get(lane, state) for lane, state in enumerate(place.lanes)]
-        place = replace(place, lanes=lanes, m=after - rank)
-        if not done or not _steps_left(pipeline, place):
-            place = next_epoch(pipeline, place)
     return place
+
+
+def _walked(pipeline: Pipeline, place: Place, steps: int, per_epoch: int | None, counted: bool) -> tuple[Place, int]:
+    """Up to so many steps later in the same epoch, or at the start of the next where nothing is left of it; and how
+    many they were."""
+    run = pipeline.run
+    job, ending = job_of(place, run, 0, 1), Ending(pipeline, place, per_epoch)
+    maker, walk = Maker(pipeline, job, counting=counted), Walk(ending, run, job)
+    done, after, leap_at = 0, place.m, 0
+    try:
+        while done < steps and (m := walk.next()) is not None:
+            if counted and done >= leap_at:
+                done += _leapt(pipeline, maker, walk, ending, steps - done)
+                after, leap_at = walk.m - run.rank if done else after, done + LEAP_EVERY * job.lanes
+                continue
+            if _passed_by(maker, walk, m, job) or run.world_size > 1:
+                done, after = done + 1, walk.m - run.rank
+        lanes = {**job.states, **maker.receipts()}
+        place = replace(place, lanes=[lanes.get(lane, state) for lane, state in enumerate(place.lanes)], m=after)
+        # Whether something is left shows when it is made; one rank alone passes by what only fills a slot.
+        while (m := walk.next()) is not None:
+            if run.world_size > 1 or _passed_by(maker, walk, m, job):
+                return place, done
+    finally:
+        maker.close()
+    return next_epoch(pipeline, place, end=ending.end), done
+
+
+def _passed_by(maker: Maker, walk: Walk, m: int, job: Job) -> bool:
+    """Whether micro-batch `m` has something in it; and past it."""
+    lane = maker.lane(m % job.lanes)
+    lane.pass_by(m)
+    walk.took(over=lane.is_over, filling=lane.is_filling)
+    return not lane.is_filling
+
+
+def _leapt(pipeline: Pipeline, maker: Maker, walk: Walk, ending: Ending, steps: int) -> int:
+    """Past as many rounds of all lanes as can be at once: where rows are only counted, in whole blocks of draws.
+
+    No lane and no source ends on the way. Gives the steps that they were."""
+    recipe = pipeline.recipe
+    if recipe.skip.steps or recipe.mix.schedule or any(part.tokens is not None for part in recipe.parts):
+        return 0
+    turns = walk.turns
+    rounds = steps // turns
+    if ending.last is not None:
+        rounds = min(rounds, (ending.last - walk.m) // walk.lanes)
+    for number in walk.going:
+        spare = maker.lane(number).spare_rows()
+        rounds = rounds if spare is None else min(rounds, (spare - 1) // recipe.batch_size)
+    if rounds < 2:
+        return 0
+    for number in walk.given:
+        maker.lane(number).leap(rounds, walk.m)
+    walk.leapt(rounds)
+    return rounds * turns
 
 
 def _past_whole_epochs(
@@ -138,13 +193,6 @@ def _past_whole_epochs(
         ahead = replace(place, m=place.m + rounds * (place.m - m))
         place = next_epoch(pipeline, ahead, place.epoch + rounds * lanes)
     return place, steps - rounds * (to_go - steps)
-
-
-def _steps_left(pipeline: Pipeline, place: Place) -> int:
-    from headrace.serve.epoch import last_slot
-
-    last = last_slot(pipeline, place)
-    return 1 << 60 if last is None else max(0, last - place.m) // pipeline.run.world_size
 
 
 # --- row offsets

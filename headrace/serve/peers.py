@@ -32,12 +32,12 @@ class Peers:
         dist.all_gather_object(found, value, group=self._talk)
         return found
 
-    def ask(self, yes: bool) -> Vote:
-        """Whether any rank says yes; the answer comes by itself."""
+    def ask(self, number: int) -> Vote:
+        """The greatest number that any rank gives; the answer comes by itself."""
         import torch
         import torch.distributed as dist
 
-        word = torch.tensor([int(yes)], dtype=torch.int64)
+        word = torch.tensor([number], dtype=torch.int64)
         return Vote(word, dist.all_reduce(word, op=dist.ReduceOp.MAX, group=self._votes, async_op=True))
 
     def tally(self, counts: Sequence[int]) -> Tally:
@@ -53,9 +53,9 @@ class Vote:
     def __init__(self, word: Any, work: Any) -> None:
         self._word, self._work = word, work
 
-    def answer(self) -> bool:
+    def answer(self) -> int:
         self._work.wait()
-        return bool(self._word.item())
+        return int(self._word.item())
 
 
 class Tally:

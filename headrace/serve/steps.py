@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.batch import Batch
 from headrace.errors import HeadraceError
 from headrace.serve.crew import Crew
-from headrace.serve.epoch import Ending
+from headrace.serve.epoch import Walk
+from headrace.serve.going import job_of
 from headrace.serve.resume import Place
-from headrace.serve.worker import Job
 
 if TYPE_CHECKING:
     from headrace.serve.loader import Loader
@@ -30,6 +32,9 @@ class Steps(Iterator[Batch]):
         self._batches = self._on_their_way()
         self._is_torn = False
         """Something came between: batches may have been taken that were never given."""
+        self._turn = threading.RLock()
+        self._leaving = 0
+        """The thread that had the turn last, while it is about to leave with its batch."""
         self._is_open = True
 
     @property
@@ -44,6 +49,24 @@ class Steps(Iterator[Batch]):
         return DeviceFeed(self._slots, self._loader.serving.device)
 
     def __next__(self) -> Batch:
+        """Threads that share us have one turn after the other: each batch goes to one of them."""
+        me = threading.get_ident()
+        try:
+            self._turn.acquire()
+            while self._leaving not in (0, me):  # who had the turn before is at its last two lines below
+                time.sleep(0)
+            batch, place = self._taken()
+            self._leaving = me
+            self._turn.release()
+        except BaseException:
+            self._end_turn(me)
+            raise
+        # Nothing is called from here on, so no signal comes between what the state says and what the trainer has.
+        self._loader._place, self._is_torn, self._leaving = place, False, 0
+        return batch
+
+    def _taken(self) -> tuple[Batch, Place]:
+        """The next batch, and where the run is with it."""
         if self._is_over:
             raise StopIteration
         if not self.is_open:
@@ -56,16 +79,21 @@ class Steps(Iterator[Batch]):
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._loader.place = self._loader.ended()
-            self._is_over = True
+            place = self._loader.ended(self._slots.end)
+            self._loader._place, self._is_over = place, True
             self.close()
             raise
         receipt = batch.receipt
         del batch.receipt
-        self._loader.place = self._loader.delivered(batch, receipt, time.perf_counter() - begun)
-        # Nothing is called from here on, so no signal comes between what the state says and what the trainer has.
-        self._is_torn = False
-        return batch
+        return batch, self._loader.delivered(batch, receipt, time.perf_counter() - begun)
+
+    def _end_turn(self, me: int) -> None:
+        """Something came between: what was taken counts as not given, and the next turn begins anew."""
+        if self._leaving == me:
+            self._leaving = 0
+        with suppress(RuntimeError):  # as often as this thread has it, which is not at all where it waited for it
+            while True:
+                self._turn.release()
 
     def close(self) -> None:
         if self._is_open:
@@ -78,53 +106,43 @@ class Slots(Iterator[Batch]):
     """The micro-batches of this rank in order, until the epoch's end."""
 
     def __init__(self, loader: Loader, place: Place) -> None:
-        self._loader, self._ranks = loader, loader.ranks
-        self._ending = Ending(loader, place)
+        self._loader = loader
+        self._ending = loader.ending()
         self._crew: Crew | None = None
         self.go_to(place)
+
+    @property
+    def end(self) -> int | None:
+        """The first micro-batch that no lane has any more, once that is known."""
+        return self._ending.end
 
     def go_to(self, place: Place) -> None:
         """Begin there, with new workers."""
         self._let_go(broken=True)
-        self._epoch, self._lanes = place.epoch, len(place.lanes)
-        self._m = place.m + self._loader.rank
-        own = [(self._m + turn * self._ranks) % self._lanes for turn in range(self._lanes // self._ranks)]
-        self._receipts = {lane: place.lanes[lane] for lane in own}
-        self._going = {lane for lane in own if not json.loads(place.lanes[lane])["o"]}
-        """Lanes that are not over."""
+        self._job = job_of(place, self._loader.pipeline.run, 0, 1)
+        self._receipts = dict(self._job.states)
+        self._walk = Walk(self._ending, self._loader.pipeline.run, self._job)
 
     def __next__(self) -> Batch:
-        while not self._ending.is_here(self._m - self._loader.rank, self._going):
-            if self._ranks == 1:  # nobody to keep step with: the slots of lanes that are over are passed by
-                while self._m % self._lanes not in self._going:
-                    self._m += 1
-            lane = self._m % self._lanes
+        while (m := self._walk.next()) is not None:
+            lane = m % self._job.lanes
             try:
-                made = self._working().take(self._m)
+                made = self._working(m).take(m)
             except BaseException:
                 self._let_go(broken=True)
                 raise
-            if made.over:
-                self._going.discard(lane)
+            self._walk.took(over=made.over, filling=made.filling)
             self._loader.statistics.lane(made.job, lane, made.dropped, made.truncated)
             self._receipts[lane] = made.batch.receipt
-            self._m += self._ranks
-            if self._ranks > 1 or not made.filling:
+            if self._job.ranks > 1 or not made.filling:
                 return made.batch
         raise StopIteration
 
-    def _working(self) -> Crew:
+    def _working(self, m: int) -> Crew:
+        """Those who make micro-batch `m` and those after it."""
         if self._crew is None:
             self._crew = self._loader.crew()
-            job = Job(
-                number=self._loader.next_job(),
-                epoch=self._epoch,
-                states=self._receipts,
-                lanes=self._lanes,
-                m=self._m,
-                ranks=self._ranks,
-            )
-            self._crew.begin(job)
+            self._crew.begin(replace(self._job, number=self._loader.next_job(), states=self._receipts, m=m))
         return self._crew
 
     def _let_go(self, broken: bool) -> None:

@@ -106,22 +106,12 @@ class Maker:
         self._step()
         return Made(self._job.number, batch, lane.is_over, lane.is_filling, lane.dropped, lane.truncated)
 
-    def skip(self, count: int) -> tuple[int, int]:
-        """Pass so many by; gives how many there were, and the micro-batch that comes after the last of them."""
-        done, after = 0, self.m
-        while done < count and (lane := self._next_lane(until_over=False)) is not None:
-            lane.pass_by(self.m)
-            self._step()
-            if self._job.ranks > 1 or not lane.is_filling:  # one rank alone is not given what only fills a slot
-                done, after = done + 1, self.m
-        return done, after
-
     def receipts(self) -> dict[int, bytes]:
         return {number: lane.last_receipt() for number, lane in self._lanes.items()}
 
     def _next_lane(self, until_over: bool) -> Lane | None:
         for _ in range(self._job.lanes + 1):
-            lane = self._lane(self.m % self._job.lanes)
+            lane = self.lane(self.m % self._job.lanes)
             ended = lane.is_over or (until_over and self._pipeline.single and lane.is_bare)
             if not ended or (self._job.ranks > 1 and not until_over):
                 return lane
@@ -131,7 +121,7 @@ class Maker:
     def _step(self) -> None:
         self.m = next(self._slots)
 
-    def _lane(self, number: int) -> Lane:
+    def lane(self, number: int) -> Lane:
         """Opened when its turn comes."""
         if number not in self._lanes:
             lane = Lane(self._pipeline, number, self._job.lanes, self._job.epoch, counting=self._counting)

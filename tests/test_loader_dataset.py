@@ -1,0 +1,208 @@
+"""`loader.dataset` keeps what the loader promises, or says in one sentence that it cannot."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.utils.data
+from near import NearPeers, Votes
+from serving import ALL_TOKENS, UIDS, loader_of, seen, tokens_in, uids_in, write_rows
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from headrace.batch import Batch
+from headrace.errors import SpecError
+from headrace.serve.dataset import LaneDataset
+from headrace.serve.loader import Loader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata still calls it
+    pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes:UserWarning"),  # on two cores
+]
+
+REFUSED = "a second loop over an endless run in the workers of a DataLoader cannot go on"
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_rows(tmp_path_factory.mktemp("corpus"))
+
+
+def plain(loader: Loader, num_workers: int = 0, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(loader.dataset, batch_size=None, num_workers=num_workers, **options)
+
+
+def batches_of(loader: Any, most: int = 1000) -> list[Any]:
+    return [seen(batch) for _, batch in zip(range(most), loader, strict=False)]
+
+
+def endless(pattern: str, steps: int | None = 7, **options: Any) -> Loader:
+    return loader_of("endless", pattern, **{"steps_per_epoch": steps, **options})
+
+
+# --- endless runs
+
+
+@pytest.fixture(scope="module")
+def wanted(pattern: str) -> list[Any]:
+    loader = endless(pattern)
+    return [batch for _ in range(5) for batch in batches_of(loader)]
+
+
+def test_epochs_of_steps_end_and_the_next_loop_goes_on(pattern: str, wanted: list[Any]) -> None:
+    loader = endless(pattern)
+    torchs = plain(loader)
+    loops = [batches_of(torchs) for _ in range(3)]
+    loops.append(batches_of(plain(loader)))  # the loader has not moved, so this is the same dataset
+    loader.dataset.set_epoch(9)
+    loops.append(batches_of(torchs))
+    assert [len(loop) for loop in loops] == [7] * 5
+    assert [batch for loop in loops for batch in loop] == wanted
+
+
+def test_a_loop_that_is_left_goes_on_where_it_was(pattern: str, wanted: list[Any]) -> None:
+    torchs = plain(endless(pattern))
+    loops = [batches_of(torchs, most) for most in (3, 2, 100, 100, 0, 6, 100)]
+    assert [len(loop) for loop in loops] == [3, 2, 2, 7, 0, 6, 1]
+    assert [batch for loop in loops for batch in loop] == wanted[:21]
+
+
+def test_a_run_without_epochs_goes_on_too(pattern: str, wanted: list[Any]) -> None:
+    dataset = endless(pattern, None).dataset
+    found: list[Any] = []
+    for steps in (1, 4, 0, 9, 8):
+        batches = iter(dataset)
+        found += [seen(next(batches)) for _ in range(steps)]
+        dataset.set_epoch(len(found))
+    assert found == wanted[:22]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_end_with_the_epoch_and_a_second_loop_over_them_is_refused(
+    pattern: str, wanted: list[Any], context: str, persistent: bool
+) -> None:
+    loader = endless(pattern)
+    torchs = plain(loader, 2, multiprocessing_context=context, persistent_workers=persistent)
+    assert batches_of(torchs) == wanted[:7]
+    with pytest.raises(SpecError, match=REFUSED):
+        batches_of(torchs)
+    loader.dataset.set_epoch(1)
+    for again in (plain(loader, 2), plain(loader, 0)):
+        with pytest.raises(SpecError, match=REFUSED):
+            batches_of(again)
+
+
+def test_workers_go_on_after_a_loop_without_them(pattern: str, wanted: list[Any]) -> None:
+    loader = endless(pattern)
+    found = batches_of(plain(loader)) + batches_of(plain(loader, 0), 0)
+    assert found + batches_of(plain(loader, 1)) == wanted[:14]
+    other = endless(pattern)
+    batches_of(plain(other))
+    sent: LaneDataset = pickle.loads(pickle.dumps(other.dataset))  # noqa: S301 - our own
+    assert batches_of(sent) == wanted[7:14]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stateful_dataloader_goes_on_in_its_epoch(pattern: str, wanted: list[Any], num_workers: int) -> None:
+    for cut in (1, 3, 6):
+        first = StatefulDataLoader(endless(pattern).dataset, batch_size=None, num_workers=num_workers)
+        batches = iter(first)
+        for _ in range(cut):
+            next(batches)
+        state = first.state_dict()
+        again = StatefulDataLoader(endless(pattern).dataset, batch_size=None, num_workers=num_workers)
+        again.load_state_dict(state)
+        assert batches_of(again) == wanted[cut:7]
+        if not num_workers:
+            assert batches_of(again) == wanted[7:14]
+            later = again.state_dict()
+            third = StatefulDataLoader(endless(pattern).dataset, batch_size=None)
+            third.load_state_dict(later)
+            assert batches_of(third) + batches_of(third) == wanted[14:21]
+
+
+# --- several ranks
+
+
+def ranks_of(kind: str, pattern: str, count: int, **options: Any) -> list[Loader]:
+    loaders = [loader_of(kind, pattern, rank=rank, world_size=count, **options) for rank in range(count)]
+    votes = Votes()
+    for loader in loaders:
+        loader._peers = NearPeers(votes, count)  # type: ignore[assignment]
+    return loaders
+
+
+def together(parts: list[Any]) -> list[list[Batch]]:
+    """In step, as trainers go: all have as many."""
+    iterators: list[Iterator[Batch]] = [iter(part) for part in parts]
+    found: list[list[Batch]] = []
+    while True:
+        step = [next(iterator, None) for iterator in iterators]
+        some = [batch for batch in step if batch is not None]
+        assert len(some) in (0, len(step)), "some ranks ended before others"
+        if not some:
+            return found
+        found.append(some)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("tail", ["drop", "pad", "wrap"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_have_the_loaders_steps(pattern: str, count: int, tail: str, num_workers: int) -> None:
+    options: dict[str, Any] = {"tail": tail, "batch_size": 9}
+    wanted = together(ranks_of("rows", pattern, count, **options))
+    found = together([plain(loader, num_workers) for loader in ranks_of("rows", pattern, count, **options)])
+    assert [[seen(batch) for batch in step] for step in found] == [[seen(batch) for batch in step] for step in wanted]
+    if tail == "pad":
+        assert sorted(uids_in([batch for step in found for batch in step])) == UIDS
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad", "wrap"])
+def test_ranks_that_must_agree_do_so_in_this_process(pattern: str, tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.serve.epoch.group_is_up", lambda: True)
+    wanted = together(ranks_of("tokens", pattern, 3, tail=tail))
+    found = together([plain(loader) for loader in ranks_of("tokens", pattern, 3, tail=tail)])
+    assert [[seen(batch) for batch in step] for step in found] == [[seen(batch) for batch in step] for step in wanted]
+    if tail == "pad":
+        assert sorted(tokens_in([batch for step in found for batch in step])) == ALL_TOKENS
+
+
+def test_ranks_that_must_agree_and_cannot_are_told(pattern: str) -> None:
+    loaders = ranks_of("tokens", pattern, 3)
+    with pytest.raises(SpecError, match="init_process_group first"):
+        iter(plain(loaders[0]))
+    with pytest.raises(SpecError, match="which the workers of a DataLoader cannot; iterate over the loader itself"):
+        next(iter(plain(loaders[1], 2)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_epochs_of_steps_have_as_many_on_every_rank(pattern: str, num_workers: int) -> None:
+    wanted = together(ranks_of("endless", pattern, 3, steps_per_epoch=7))
+    found = together([plain(one, num_workers) for one in ranks_of("endless", pattern, 3, steps_per_epoch=7)])
+    assert len(found) == 7
+    assert [[seen(batch) for batch in step] for step in found] == [[seen(batch) for batch in step] for step in wanted]
+
+
+# --- one rank
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad", "wrap"])
+@pytest.mark.parametrize("kind", ["rows", "tokens"])
+def test_one_rank_in_one_process_gives_what_the_loader_gives(pattern: str, kind: str, tail: str) -> None:
+    options: dict[str, Any] = {"tail": tail, "batch_size": 4}
+    wanted = batches_of(loader_of(kind, pattern, **options))
+    for num_workers in (0, 1):
+        assert batches_of(plain(loader_of(kind, pattern, **options), num_workers)) == wanted
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_the_tail_of_rows_is_dropped_by_workers_as_the_loader_drops_it(
+    pattern: str, num_workers: int, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"tail": "drop", "batch_size": 4}
+    wanted = batches_of(loader_of("rows", pattern, **options))
+    assert batches_of(plain(loader_of("rows", pattern, **options), num_workers)) == wanted
