@@ -23,8 +23,6 @@ CHANGED = (
 )
 VERSIONS = sorted(path.name.removeprefix("states-") for path in FOLDER.glob("states-*"))
 KEPT = [(version, path) for version in VERSIONS for path in sorted((FOLDER / f"states-{version}").glob("*.json"))]
-SINCE = {"identity"}
-"""Fields that states of `rows` have got since; one without them still loads."""
 BY_FILE = {state_file(name).name: scene for name, scene in SCENES.items()}
 
 
@@ -67,10 +65,7 @@ def test_this_version_writes_the_states_that_it_wrote(name: str, tmp_path: Path)
     path = state_file(name)
     assert path.exists(), f"version {headrace.__version__} is new: python tests/trust/golden.py keeps its states"
     found = golden.rows_state(tmp_path) if name == golden.FILES else golden.kept_state(SCENES[name])
-    state = through_json(found)["state"]
-    if name == golden.FILES:
-        state = {key: value for key, value in state.items() if key not in SINCE}
-    assert state == kept(path)["state"], f"the state has changed: {CHANGED}"
+    assert through_json(found)["state"] == kept(path)["state"], f"the state has changed: {CHANGED}"
 
 
 def test_every_break_is_named_in_the_changelog() -> None:
