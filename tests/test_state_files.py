@@ -254,7 +254,8 @@ def test_the_rows_of_a_step_to_come_are_those_that_come(corpus: Corpus) -> None:
 
 def test_steps_that_are_over_and_steps_that_are_none_are_told_in_a_sentence(corpus: Corpus) -> None:
     said = {
-        ("--state", "state.json", "--step", "4"): "micro-batch 4 was delivered before this state was taken, at m=5",
+        ("txt:a.txt", "--step", "4"): "steps are of a run, which a source alone is not; give --state FILE of the run",
+        ("txt:a.txt", "--recipe", "r.yaml"): "headrace rows txt:a.txt --recipe: steps are of a run",
         ("--state", "state.json", "--step", "x"): "--step 'x': the number of a micro-batch",
         ("--state", "gone.json"): "state file unreadable: gone.json",
         ("--state", "state.json", "--tokenizer", "t"): "--tokenizer: the recipe of this state does not tokenize",

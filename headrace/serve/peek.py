@@ -1,21 +1,25 @@
-"""What a run gives at a later micro-batch, told from a state: the addresses of what will be in it."""
+"""What a run gives at a micro-batch, before or after a state of it: the addresses of what is in it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.address import Address
 from headrace.batch import Span
 from headrace.errors import StateError
 from headrace.make.prepare import Ready
 from headrace.sequence.piece import Piece
-from headrace.serve.epoch import last_slot, next_epoch, repeats
+from headrace.serve.epoch import first_place, is_sized, last_slot, next_epoch, repeats
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Pipeline
-from headrace.serve.resume import Place, placed
+from headrace.serve.resume import Place, check_same_order, placed
 from headrace.serve.state import Saved
+from headrace.serve.worker import Job, Maker
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told how many micro-batches were passed, and how many there are to pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +33,16 @@ class Peek:
     """The lane is over: with several ranks its slot is filled up, with one it is passed by."""
 
 
-def peek(saved: Saved, pipeline: Pipeline, m: int) -> Peek:
-    """Micro-batch `m` of the run. Where rows can be counted they are; else the lane's batches are made up to there."""
-    if m < saved.m:
-        raise StateError(
-            f"micro-batch {m} was delivered before this state was taken, at m={saved.m}; ask an earlier state for it"
-        )
-    place = _in_its_epoch(pipeline, placed(saved, pipeline, 1, len(saved.lanes)), m)
+def peek(saved: Saved, pipeline: Pipeline, m: int, progress: Progress = lambda done, total: None) -> Peek:
+    """Micro-batch `m` of the run. Where rows can be counted they are; else the lane's batches are made up to there.
+
+    One that was delivered before the state was taken is found from the start of its epoch or of the run, which follows
+    from the recipe and the lanes as long as these were not dealt anew.
+    """
+    if m >= saved.m:
+        place = _in_its_epoch(pipeline, placed(saved, pipeline, 1, len(saved.lanes)), m)
+    else:
+        place = _before(saved, pipeline, m, progress)
     lanes, number = len(place.lanes), m % len(place.lanes)
     recipe = pipeline.recipe
     lane = Lane(pipeline, number, lanes, place.epoch, counting=recipe.pack is None and not recipe.skip.addresses)
@@ -43,6 +50,7 @@ def peek(saved: Saved, pipeline: Pipeline, m: int) -> Peek:
         lane.load(place.lanes[number])
         for before in range(place.m + (number - place.m) % lanes, m, lanes):
             lane.pass_by(before)
+            progress(before - place.m, m - place.m)
             if lane.is_over:
                 break
         items = lane.advance(m)
@@ -53,6 +61,58 @@ def peek(saved: Saved, pipeline: Pipeline, m: int) -> Peek:
     if recipe.pack is None:
         return Peek(m=m, lane=number, rows=tuple(_address(pipeline, row) for row in items))
     return Peek(m=m, lane=number, sequences=tuple(_spans(pipeline, pieces) for pieces in items))
+
+
+def _before(saved: Saved, pipeline: Pipeline, m: int, progress: Progress) -> Place:
+    """The start of the epoch of a micro-batch that was delivered before the state was taken."""
+    states = saved.lane_states()
+    told = f"micro-batch {m} was delivered before this state was taken, at m={saved.m}"
+    if any(fact.digest for fact in saved.facts) or any(one["g"] for state in states for one in state["src"]):
+        raise StateError(f"{told}, and the lanes were dealt anew at m={saved.m_plan}; ask a state from before that")
+    check_same_order(saved, pipeline.recipe)
+    pipeline.fix(len(states))
+    pipeline.start_digests([(0, 0)] * len(saved.facts))
+    place = first_place(pipeline, len(states))
+    if pipeline.is_endless:
+        return replace(place, epoch=saved.epoch)
+    limited = any(part.tokens is not None for part in pipeline.recipe.parts)
+    if m >= saved.m_epoch and not limited:  # nothing of the epochs before it is needed
+        return next_epoch(pipeline, replace(place, m=saved.m_epoch), saved.epoch) if saved.epoch else place
+    if is_sized(pipeline):
+        reached = _in_its_epoch(pipeline, place, saved.m_epoch)
+        if (reached.epoch, reached.m_epoch) == (saved.epoch, saved.m_epoch):
+            return _in_its_epoch(pipeline, first_place(pipeline, len(states)), m)
+    else:
+        place = _made_epochs(pipeline, place, m, progress)
+        if place.epoch < saved.epoch or (place.epoch, place.m_epoch) == (saved.epoch, saved.m_epoch):
+            return place
+    raise StateError(
+        f"{told}, and from the start of the run with {len(states)} lanes epoch {saved.epoch} does not begin at "
+        f"m={saved.m_epoch}: the lanes or the recipe were others then; ask a state from that time"
+    )
+
+
+def _made_epochs(pipeline: Pipeline, place: Place, m: int, progress: Progress) -> Place:
+    """The start of the epoch of a micro-batch where only the data itself says how long an epoch is: all is made."""
+    lanes = len(place.lanes)
+    while True:
+        states = dict(enumerate(place.lanes))
+        maker = Maker(pipeline, Job(number=0, epoch=place.epoch, states=states, lanes=lanes, m=place.m, ranks=1))
+        try:
+            after, done = place.m, 1
+            while done and after <= m:
+                done, reached = maker.skip(1)
+                after = reached if done else after
+                progress(after, m)
+            states |= maker.receipts()
+        finally:
+            maker.close()
+        end = -(-after // lanes) * lanes
+        if m < end:
+            return place
+        if end == place.m:
+            raise StateError(f"the data ends before micro-batch {m}, at m={place.m}")
+        place = next_epoch(pipeline, replace(place, m=end, lanes=[states[lane] for lane in range(lanes)]))
 
 
 def _in_its_epoch(pipeline: Pipeline, place: Place, m: int) -> Place:

@@ -1,9 +1,12 @@
-"""`headrace rows SPEC`: look at the first rows of a source; or `--state FILE --step N`: at those of a step to come."""
+"""`headrace rows SPEC`: look at the first rows of a source; or `--state FILE --step N`: at those of a step."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +20,12 @@ if TYPE_CHECKING:
     from headrace.address import Address
     from headrace.recipe import Recipe
     from headrace.run import Run
-    from headrace.serve.peek import Peek
+    from headrace.serve.peek import Peek, Progress
     from headrace.serve.pipeline import Pipeline
     from headrace.serve.state import Saved
     from headrace.stage import State
+
+SECONDS_BETWEEN_LINES = 5.0
 
 
 def rows(
@@ -31,7 +36,9 @@ def rows(
     seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
     cache_dir: Annotated[str | None, typer.Option(help="Where shards and indices are kept; default: data")] = None,
     state: Annotated[Path | None, typer.Option(help="A file with json.dumps(loader.state_dict()).")] = None,
-    step: Annotated[str, typer.Option(help="With --state: the number of a micro-batch, or +k from there.")] = "+0",
+    step: Annotated[
+        str | None, typer.Option(help="With --state: the number of a micro-batch, or +k from there; default: +0")
+    ] = None,
     recipe: Annotated[Path | None, typer.Option(help="With --state: a recipe in YAML, not the state's own.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="With --state: where the tokenizer lies now.")] = None,
 ) -> None:
@@ -39,8 +46,14 @@ def rows(
     if (state is None) == (not spec):
         raise SpecError("headrace rows: a source (hf:org/name:train) or --state FILE is expected, one of them")
     if state is not None:
-        _show_step(read_state(state), step, recipe, tokenizer, cache_dir)
+        _show_step(read_state(state), step or "+0", recipe, tokenizer, cache_dir)
         return
+    for option, value in (("--step", step), ("--recipe", recipe), ("--tokenizer", tokenizer)):
+        if value is not None:
+            raise SpecError(
+                f"headrace rows {shown(spec)} {option}: steps are of a run, which a source alone is not; give "
+                f"--state FILE of the run instead of the source, or --skip K to begin after K rows of the source"
+            )
     from headrace.fetch.doors import rows as open_rows
 
     with open_rows(spec, shuffle=shuffle, seed=seed, cache_dir=cache_dir) as stage:
@@ -53,7 +66,7 @@ def rows(
             typer.echo(json.dumps({"shard": row.address.shard, "row": row.address.row, "data": data}, default=shown))
 
 
-# --- a step to come
+# --- a step of a run
 
 
 def _show_step(state: State, step: str, recipe: Path | None, tokenizer: str | None, cache_dir: str | None) -> None:
@@ -68,7 +81,34 @@ def _show_step(state: State, step: str, recipe: Path | None, tokenizer: str | No
     found = saved.read_recipe() if recipe is None else Recipe.from_yaml(recipe)
     m = int(step) + (saved.m if step.startswith("+") else 0)
     run = Run.here(cache_dir=cache_dir, rank=0, world_size=1)
-    _print(peek(saved, _opened(found, run, tokenizer, saved), m))
+    if m < saved.m:
+        typer.echo(f"micro-batch {m} is before the state, at m={saved.m}: it is looked for from the start", err=True)
+    with _progress() as progress:
+        made = peek(saved, _opened(found, run, tokenizer, saved), m, progress)
+    _print(made)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on the terminal; where there is none, a line now and then."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task("micro-batches", total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
+        return
+    told = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            typer.echo(f"{done:,} of {total:,} micro-batches", err=True)
+
+    yield tell
 
 
 def _opened(recipe: Recipe, run: Run, tokenizer: str | None, saved: Saved) -> Pipeline:
