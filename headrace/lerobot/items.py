@@ -54,6 +54,16 @@ class Frame(Unmade):
         return self.episode.items.make(self.episode, self.row)
 
 
+@dataclass(frozen=True, slots=True)
+class Unread(Unmade):
+    """A frame of an episode whose rows cannot be read."""
+
+    why: str
+
+    def made(self) -> dict[str, Any]:
+        raise DataError(self.why)
+
+
 class Items:
     """Makes the items of one data set."""
 

@@ -19,14 +19,14 @@ from headrace.catalog.frames import Frames
 from headrace.catalog.local import LocalOrigin
 from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
-from headrace.errors import Changed, SpecError, shown
+from headrace.errors import Changed, DataError, NotFound, SpecError, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.plan import Chunk, Coordinate
 from headrace.fetch.sources import cache_of
 from headrace.lerobot.decoders import VideoDecoderCache
 from headrace.lerobot.files import VideoFiles
 from headrace.lerobot.identity import CONTENT, content_revision
-from headrace.lerobot.items import Episode, Frame, Items
+from headrace.lerobot.items import Episode, Frame, Items, Unread
 from headrace.lerobot.kept import keeping
 from headrace.lerobot.meta import Meta
 from headrace.lerobot.root import Root
@@ -59,6 +59,8 @@ class Means:
     """What lies in the cache already is fetched again."""
     prefetch: bool = True
     prefetch_workers: int = 4
+    lenient: bool = False
+    """An episode whose rows cannot be read does not end the run before one of its frames is given out."""
     videos: bool = True
     """False: items come without videos, and none is fetched."""
 
@@ -266,12 +268,18 @@ class EpisodeShelf:
 
     def open(self, chunk: Chunk, order: I64, epoch: int) -> OpenChunk:
         robot, number = self._robot, self._number(chunk)
-        columns = robot.tables.read(number)
+        place = (robot.spec, epoch, robot.label(chunk.shard))
+        try:
+            columns = robot.tables.read(number)
+        except (DataError, NotFound) as error:
+            if not robot.means.lenient:
+                raise
+            return OpenChunk(chunk, [{"frame": Unread(str(error))}] * chunk.rows, order, place)
         key = self._wanted.pop(number, None) or self._admitted(number)
         episode = Episode(number, int(robot.meta.episodes.index[number]), columns, robot.items)
         weakref.finalize(episode, robot.files.release, key).atexit = False
         rows = [{"frame": Frame(episode, row)} for row in range(chunk.rows)]
-        return OpenChunk(chunk, rows, order, (robot.spec, epoch, robot.label(chunk.shard)))
+        return OpenChunk(chunk, rows, order, place)
 
     def _number(self, chunk: Chunk) -> int:
         return int(self._robot.counts(None).episodes[chunk.shard][chunk.group])

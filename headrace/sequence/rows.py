@@ -35,6 +35,14 @@ class RowBatcher:
         self._rest.extendleft(reversed(rows))
 
     @property
+    def first_put_back(self) -> Ready | None:
+        return self._rest[0] if self._rest else None
+
+    def drop_put_back(self) -> None:
+        """The first of them is not given at all."""
+        self._rest.popleft()
+
+    @property
     def is_empty(self) -> bool:
         return not self._rows and not self._rest
 

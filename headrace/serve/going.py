@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from headrace.errors import StateError, shown
+from headrace.errors import DataError, NotFound, StateError, shown
+from headrace.make.prepare import Ready
 from headrace.run import Run
 from headrace.serve.pipeline import Pipeline, facts_to
 from headrace.serve.resume import Place
 from headrace.serve.state import canonical
-from headrace.serve.worker import Job, Maker
+from headrace.serve.worker import Job, Made, Maker
 from headrace.stage import State
 
 FORMAT = 1
+LeaveOut: TypeAlias = Callable[[Ready, Exception], None]
 
 
 class Start(NamedTuple):
@@ -33,8 +35,11 @@ class Start(NamedTuple):
 
 
 class Going:
-    def __init__(self, pipeline: Pipeline, start: Start, job: Job, key: str = "") -> None:
-        self.start, self.job, self.key = start, job, key
+    def __init__(
+        self, pipeline: Pipeline, start: Start, job: Job, key: str = "", leave_out: LeaveOut | None = None
+    ) -> None:
+        """`leave_out`: is told of a row that cannot be made, and raises where the run shall end there."""
+        self.start, self.job, self.key, self._leave_out = start, job, key, leave_out
         self.is_open = True
         self._maker, self._extra, self._given = Maker(pipeline, job), 0, False
         self._begun = False
@@ -43,12 +48,24 @@ class Going:
     def next(self) -> dict[str, Any] | None:
         """None: there is no more. Where one fails, the next call tries the same again."""
         self._begun = True
-        made = self._maker.make(until_over=True, receipt=False)
+        made = self._made()
         if made is None:
             return None
         assert not made.filling, "a lane that has ended is not asked"
         self._given, self._m = True, made.batch.m - self._rank + self.job.ranks
         return dict(made.batch)
+
+    def _made(self) -> Made | None:
+        while True:
+            try:
+                return self._maker.make(until_over=True, receipt=False)
+            except (DataError, NotFound) as error:
+                row = self._maker.failed
+                if self._leave_out is None or row is None:
+                    raise
+                self._leave_out(row, error)
+                self._maker.leave_out()
+                self._given = True
 
     @property
     def is_begun(self) -> bool:

@@ -116,6 +116,18 @@ class Lane:
                 self._over = False
             raise
 
+    @property
+    def failed(self) -> Ready | None:
+        """The row that could not be given, and comes again."""
+        return self._packer.first_put_back if isinstance(self._packer, RowBatcher) else None
+
+    def leave_out(self) -> None:
+        """That row was drawn, and is not given."""
+        assert isinstance(self._packer, RowBatcher), "rows that come again"
+        self._packer.drop_put_back()
+        self._over = self._packer.is_empty and not self._mixer.has_more()
+        self.receipt = b""
+
     def pass_by(self, m: int) -> None:
         """Micro-batch `m` without the batch: only the receipt comes of it."""
         if isinstance(self._packer, SampleBatcher):

@@ -6,6 +6,7 @@ It only describes: the data set becomes a recipe with one source, and the house 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import warnings
@@ -15,30 +16,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.address import Address
 from headrace.catalog.frames import Frames
 from headrace.catalog.source import Source, spelled
-from headrace.errors import SpecError, StateError, shown
+from headrace.errors import DataError, SpecError, StateError, shown
 from headrace.fetch.plan import length
 from headrace.lerobot.identity import place_name
 from headrace.lerobot.info import VERSION
 from headrace.lerobot.root import is_on_hub, is_pin, kept_at
 from headrace.lerobot.source import Means, Robot, open_robot
+from headrace.make.prepare import Ready
 from headrace.mix.describe import Mix, Part, whole, whole_or_none
 from headrace.recipe import Order, Recipe
 from headrace.run import Run, use_token
+from headrace.sequence.samples import Faults
 from headrace.serve.consumers import Consumed, after_batches, is_of_a_trainer
 from headrace.serve.epoch import num_rows_left
 from headrace.serve.going import Going, Items, Start, job_of, worker_start, worker_state
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, placed, saved_of
-from headrace.serve.robot_arguments import check_asked, data_files, drawn_seed, place_of, plain
+from headrace.serve.robot_arguments import check_asked, checked_faults, data_files, drawn_seed, place_of, plain
 from headrace.serve.state import Saved, canonical
 from headrace.serve.turnstile import Entry, Turnstile
 from headrace.serve.worker import Job
 from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
+
+log = logging.getLogger("headrace")
 
 POOL_BYTES = 4 << 30
 """Of tabular rows, in one lane's pool: a pool is counted in episodes, and this only keeps it from eating a machine."""
@@ -54,6 +60,8 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
     `root`: the folder or URL (`hf://buckets/owner/name`, `s3://...`) that the data set lies in; `revision` is then only
     for what is fetched from a repo. `repo_type="bucket"`: `repo_id` is a bucket. `max_num_shards`: episodes are mixed
     over so many data files at a time; None or 0: over all. `download_videos=False`: items come without videos.
+    `faults=Faults(policy="skip")`: frames that cannot be read (a damaged or missing file) are left out, up to a budget
+    on each rank since it started, logged, and listed in `faults`; by default the first ends the run.
     `rng`: where the seed is drawn from, on all ranks alike. `streaming=False` keeps what was fetched for later epochs
     and runs. `tail`: how consumers that have fewer frames
     than others end: None gives each its own frames, once; "drop" ends all with the first, "wrap" goes on from the
@@ -92,27 +100,29 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         download_videos: bool = True,
         video_backend: str | None = None,
         tail: Literal["drop", "wrap"] | None = None,
+        faults: Faults | None = None,
         depth_output_unit: Literal["mm", "m"] = "mm",
         cache_dir: str | Path | None = None,
     ) -> None:
         check_asked(buffer_size, tail, video_backend, download_videos)
-        frames = Frames(
-            delta_timestamps=plain(delta_timestamps or {}),
-            episodes=plain(episodes),
-            tolerance_s=tolerance_s,
-            return_uint8=return_uint8,
-            depth_unit=depth_output_unit,
-            window=data_files(max_num_shards),
-        )
+        self._faults = checked_faults(faults, tail)
+        read: dict[str, Any] = {
+            "return_uint8": return_uint8,
+            "depth_unit": depth_output_unit,
+            "tolerance_s": tolerance_s,
+        }
+        windows = plain(delta_timestamps or {})
+        frames = Frames(delta_timestamps=windows, episodes=plain(episodes), window=data_files(max_num_shards), **read)
+        decoders = whole_or_none("video_decoder_cache_size", video_decoder_cache_size)
         self._means = Means(
             transforms=image_transforms,
-            decoders=whole_or_none("video_decoder_cache_size", video_decoder_cache_size),
+            decoders=decoders,
             pool=whole("episode_pool_size", episode_pool_size, 1),
             prefetch=prefetch_videos,
             prefetch_workers=whole("video_prefetch_workers", video_prefetch_workers, 1, 256),
             fresh=force_cache_sync,
-            videos=download_videos,
         )
+        self._means = replace(self._means, videos=download_videos, lenient=self._faults.policy == "skip")
         use_token(token)
         self._run = Run.here(cache_dir=cache_dir, rank=rank, world_size=world_size)
         self.repo_id, self.image_transforms, self.episodes = str(repo_id), image_transforms, episodes
@@ -230,8 +240,24 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
             self._entered += 1
         number = (number + start.first) % workers
         job = start.job or job_of(start.place, self._run, number, workers)
-        self._going = Going(self._pipeline, start, job, key)
+        self._going = Going(self._pipeline, start, job, key, self._leave_out if self._means.lenient else None)
         return Items(self._going, self._to_give(self._going), self._again(self._going))
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Frames that were left out because they cannot be read, by address, and why. Of all workers of this rank."""
+        return self._turnstile.notes()
+
+    def _leave_out(self, row: Ready, error: Exception) -> None:
+        address, budget = str(Address(self._robot.spec, row.epoch, row.shard, row.row)), self._faults.budget
+        why = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        number = self._turnstile.note(f"{row.shard}:{row.row}", shown(why, 300), budget)
+        if number is None:
+            raise DataError(
+                f"{address}: {why}; {budget} frames were left out before it, and faults=Faults(policy='skip', "
+                f"budget={budget}) allows no more; raise the budget, or leave episodes out with episodes="
+            ) from error
+        log.warning("left out (%d of at most %d): %s: %s", number, budget, shown(address, 1000), shown(why, 1000))
 
     def _key(self) -> str:
         """The same in all workers of one `iter()`, and another in the next."""
@@ -413,6 +439,11 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         if not isinstance(state, Mapping):
             raise StateError(f"a state is a mapping, not {type(state).__name__}; nothing was changed")
         if is_of_a_trainer(state):
+            if self._means.lenient and Consumed.read(dict(state)).batches:
+                raise StateError(
+                    "batches_consumed does not say which frames were left out, so with faults=Faults(policy='skip') "
+                    "some would come again; load a state_dict() of this data set, or of a StatefulDataLoader over it"
+                )
             Consumed.read(dict(state))
         elif "of" in state:
             self._worker_start(dict(state))
@@ -427,5 +458,10 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
 
     def loader(self, batch_size: int = 8, *, tail: Literal["drop", "pad", "wrap"] = "pad", **serving: Any) -> Loader:
         """Batches, with workers and an exact state, on any number of ranks. `serving`: fields of `Serving`."""
+        if self._means.lenient:
+            raise SpecError(
+                "faults=Faults(policy='skip'): batches of loader() are counted before they are read, so no "
+                "frame of them can be left out; iterate over the data set itself, or leave faults out"
+            )
         recipe = replace(self._recipe, batch_size=whole("batch_size", batch_size, 1), tail=tail)
         return Loader(Pipeline(recipe, self._run, opener=partial(open_robot, means=self._means)), Serving(**serving))

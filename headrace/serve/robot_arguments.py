@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.catalog.source import spelled
 from headrace.errors import SpecError, shown
+from headrace.sequence.samples import Faults
 
 log = logging.getLogger("headrace")
 
@@ -76,6 +77,16 @@ def check_asked(buffer_size: int | None, tail: str | None, video_backend: str | 
         log.info("video_backend=%r: frames are decoded by PyAV, which gives the same pixels", video_backend)
     if not isinstance(videos, bool):
         raise SpecError(f"download_videos={shown(repr(videos))} is not True or False")
+
+
+def checked_faults(faults: Any, tail: str | None) -> Faults:
+    if faults is None:
+        return Faults()
+    if not isinstance(faults, Faults):
+        raise SpecError(f"faults={shown(repr(faults))} is not of type Faults")
+    if faults.policy == "skip" and tail is not None:
+        raise SpecError(f"tail={tail!r} counts frames before they are read, and faults may leave some out; give one")
+    return faults
 
 
 def data_files(max_num_shards: Any) -> int | None:

@@ -89,6 +89,20 @@ class Turnstile:
                 said.append(what)
             return new
 
+    def note(self, key: str, text: str, most: int) -> int | None:
+        """Keep one more of at most so many notes, for all copies; which one it is, or None where there are so many. A
+        note with a known key is kept already."""
+        with self._changed() as shared:
+            notes = shared.setdefault("notes", {})
+            if key not in notes and len(notes) >= most:
+                return None
+            notes.setdefault(key, text)
+            return list(notes).index(key) + 1
+
+    def notes(self) -> dict[str, str]:
+        with self._changed() as shared:
+            return dict(shared.get("notes", {}))
+
     @staticmethod
     def _last(shared: dict[str, Any], key: str) -> Any:
         return next((seen for seen in reversed(shared["seen"]) if seen["key"] == key), None)

@@ -25,6 +25,7 @@ from headrace.address import Address
 from headrace.batch import Batch
 from headrace.errors import HeadraceError, SpecError, WorkerError, shown
 from headrace.limits import starting
+from headrace.make.prepare import Ready
 from headrace.run import limit_tokenizer_threads
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Pipeline
@@ -105,6 +106,16 @@ class Maker:
             return None
         self._step()
         return Made(self._job.number, batch, lane.is_over, lane.is_filling, lane.dropped, lane.truncated)
+
+    @property
+    def failed(self) -> Ready | None:
+        """The row that the last call could not give."""
+        lane = self._lanes.get(self.m % self._job.lanes)
+        return None if lane is None else lane.failed
+
+    def leave_out(self) -> None:
+        """It is not given."""
+        self._lanes[self.m % self._job.lanes].leave_out()
 
     def receipts(self) -> dict[int, bytes]:
         return {number: lane.last_receipt() for number, lane in self._lanes.items()}
