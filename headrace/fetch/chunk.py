@@ -131,7 +131,7 @@ class OpenChunk:
     def _values(self, column: Any, name: str, numbers: Sequence[int]) -> list[Any]:
         import pyarrow as pa
 
-        bad = (pa.ArrowException, ValueError, OverflowError)
+        bad = (pa.ArrowException, ValueError, OverflowError, KeyError)  # the last: a time zone that is not known
         try:
             return to_python(column)
         except bad:
