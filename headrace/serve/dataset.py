@@ -13,6 +13,7 @@ from headrace.serve.epoch import epoch_start
 from headrace.serve.going import job_of, mark
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
+from headrace.serve.statistics import warn_of_cut
 from headrace.serve.worker import Job, Maker
 from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
@@ -125,13 +126,21 @@ class LaneBatches(Iterator[Batch]):
 
     def __init__(self, pipeline: Pipeline, job: Job) -> None:
         self._job, self._maker = job, Maker(pipeline, job)
+        self._pipeline, self._warned = pipeline, False
 
     def __next__(self) -> Batch:
         while (made := self._maker.make(until_over=True)) is not None:
+            if made.truncated and not self._warned:
+                self._warn_of_cut(made.truncated)
             if not made.filling:
                 del made.batch.receipt
                 return made.batch
         raise StopIteration
+
+    def _warn_of_cut(self, cut: int) -> None:
+        pack, self._warned = self._pipeline.recipe.pack, True
+        if pack is not None and pack.method == "none":
+            warn_of_cut(pack.seq_len, cut, self._pipeline.samples is not None)
 
     def place(self) -> tuple[Job, int, dict[int, bytes]]:
         """The job, the number of the micro-batch that comes next, and where the lanes are."""

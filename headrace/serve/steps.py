@@ -107,6 +107,10 @@ class Slots(Iterator[Batch]):
             if made.over:
                 self._going.discard(lane)
             self._loader.statistics.lane(made.job, lane, made.dropped, made.truncated)
+            if made.truncated:
+                self._loader.statistics.warn_of_cuts(
+                    self._loader.pipeline.recipe, self._loader.pipeline.samples is not None
+                )
             self._receipts[lane] = made.batch.receipt
             self._m += self._ranks
             if self._ranks > 1 or not made.filling:
