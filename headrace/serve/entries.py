@@ -53,6 +53,11 @@ def entries_of(configs: Any, functions: Any) -> list[Entry]:
     return found
 
 
+def are_ours(functions: Mapping[str, Any]) -> bool:
+    """Whether all format functions are those of headrace."""
+    return all(function in FORMATTERS.values() for function in functions.values())
+
+
 def limits_of(per_epoch: int, per_source: int, modalities: Any) -> Limits:
     if modalities is not None and not isinstance(modalities, Mapping):
         raise SpecError(f"modality_max_values: numbers by modality are expected, not {shown(modalities)!r}")

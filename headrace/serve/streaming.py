@@ -16,7 +16,7 @@ from headrace.files import publish_json
 from headrace.make.describe import Tokenize
 from headrace.make.open_template import open_template
 from headrace.make.tokenize import name_of, open_tokenizer
-from headrace.make.tokens import full_tokens
+from headrace.make.tokens import full_tokens, warn_of_split_marks
 from headrace.mix.describe import Mix, whole, whole_or_none
 from headrace.mix.turns import Limits
 from headrace.recipe import Order, Recipe
@@ -27,7 +27,7 @@ from headrace.sequence.finish import Finish
 from headrace.sequence.sample_pack import packing_of
 from headrace.sequence.samples import Faults
 from headrace.serve.ending import closed_at_exit
-from headrace.serve.entries import Entry, entries_of, limits_of
+from headrace.serve.entries import Entry, are_ours, entries_of, limits_of
 from headrace.serve.epoch import epoch_start, first_place
 from headrace.serve.going import job_of
 from headrace.serve.loader import Loader, Serving
@@ -99,7 +99,9 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             audio_max_length=whole("audio_max_length", audio_max_length, 1),
             use_raw_waveform=use_raw_waveform,
         )
-        self._describe(entries, tokens, finish, limits)
+        names = full_tokens(tokens, ours_only=are_ours(format_functions))
+        warn_of_split_marks(names, self._tokenizer.pieces)
+        self._describe(entries, names, finish, limits)
         if resume_state_path is not None and not is_missing(Path(resume_state_path)):
             self._load_streaming_state(resume_state_path)
 
@@ -109,7 +111,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self._recipe = Recipe(parts=parts, mix=Mix(order="round_robin"), order=Order(shuffle=False), batch_size=1)
         self._samples = Samples(
             shapes=tuple(entry.shape for entry in entries),
-            tokens=full_tokens(tokens),
+            tokens=tokens,
             finish=finish,
             limits=limits,
             repeat=self.sample_repeat,
