@@ -239,6 +239,7 @@ def test_bad_rows_are_skipped_counted_and_told(world: World, caplog: pytest.LogC
     assert state["skipped_rows"] == 3
     assert json.loads(state["headrace"]["lanes"])[0]["bad"] == 3
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    warnings = [line for line in warnings if not line.startswith("tokens: the tokenizer does not know")]
     assert len(warnings) == 3
     assert "skipped (2 of at most 3)" in warnings[1]
     assert "skipped.parquet:4" in warnings[1]

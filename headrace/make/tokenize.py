@@ -144,6 +144,12 @@ class Tokenizer:
             (np.array(one.ids, dtype=np.int32), np.array(one.offsets, dtype=np.int64).reshape(-1, 2)) for one in found
         ]
 
+    def pieces(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text becomes; 0 for one that holds an added token, as special ones are."""
+        added = set(self._tokenizer.get_added_tokens_decoder())
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [0 if added.intersection(one.ids) else len(one.ids) for one in found]
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew from its JSON: the path may lead nowhere where this arrives. What was found to differ here differs
         # there as well.

@@ -168,8 +168,8 @@ def whole(field: str, value: Any, least: int, most: int = LARGEST) -> int:
     return number
 
 
-def whole_or_none(field: str, value: Any, least: int = 1) -> int | None:
-    return None if value is None else whole(field, value, least)
+def whole_or_none(field: str, value: Any, least: int = 1, most: int = LARGEST) -> int | None:
+    return None if value is None else whole(field, value, least, most)
 
 
 def positive(field: str, value: Any, hint: str) -> float:

@@ -23,14 +23,24 @@ TOLD_AT = (1_000, 10_000, 100_000, 1_000_000)
 MODALITIES = ("text", "image", "video", "audio")
 
 
+UNLIMITED = 1 << 40
+"""Samples of a source in an epoch that has no limits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Samples of one epoch of the run."""
+    """Samples of one epoch of the run. Without limits an epoch is one pass over each source."""
 
-    per_epoch: int
-    per_source: int
+    per_epoch: int | None
+    per_source: int | None
+    """Both are None, or none is."""
     per_modality: Mapping[str, int] | None = None
     """None, or a modality that is not named: no limit but that of its sources."""
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether an epoch is the whole set, once."""
+        return self.per_epoch is None
 
 
 class Quotas(NamedTuple):
@@ -44,9 +54,12 @@ class Quotas(NamedTuple):
     @classmethod
     def of(cls, limits: Limits, modalities: Sequence[str]) -> Quotas:
         """Those of the run. `modalities`: of each source."""
-        most = limits.per_modality or {}
-        kinds = [most.get(kind, limits.per_source * modalities.count(kind)) for kind in MODALITIES]
-        return cls(limits.per_epoch, [limits.per_source] * len(modalities), kinds)
+        most, per_source = limits.per_modality or {}, limits.per_source
+        if per_source is None:
+            per_source = UNLIMITED
+        total = per_source * len(modalities) if limits.per_epoch is None else limits.per_epoch
+        kinds = [most.get(kind, per_source * modalities.count(kind)) for kind in MODALITIES]
+        return cls(total, [per_source] * len(modalities), kinds)
 
     def share(self, modalities: Sequence[str], lane: int, lanes: int, epoch: int = 0) -> Quotas:
         """Of one lane. What all lanes can give together, they can also give each for itself.
@@ -112,6 +125,8 @@ class Turns:
         """The next sample, or None where the epoch has all it may have."""
         while self._left.total > 0:
             turn = self._turn()
+            if turn is None and self._limits.is_pass:
+                return None
             if turn is None:
                 raise HeadraceError(self._stuck())
             found = self._sample(turn)
@@ -141,7 +156,10 @@ class Turns:
         self._given[1 + kind] += samples
 
     def has_more(self) -> bool:
-        return self._left.total > 0
+        """Whether a sample may come; False is certain."""
+        if not self._limits.is_pass:
+            return self._left.total > 0
+        return any(self._is_allowed(i) and (self._open[i] or feed.has_more()) for i, feed in enumerate(self._feeds))
 
     def look_again(self) -> None:
         """Nothing here ends for good."""
@@ -162,6 +180,9 @@ class Turns:
         waiting = self._open[i]
         if not waiting:
             row = self._feeds[i].next()
+            if row is None and self._limits.is_pass:
+                self._left.sources[i] = 0  # all of it was given: that is how the state says so
+                return None
             if row is None:
                 raise HeadraceError(self._barren(i))
             self._rows[i] += 1

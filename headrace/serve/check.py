@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.errors import StateError, shown
 from headrace.fetch.pool import MOST
-from headrace.mix.turns import MODALITIES
+from headrace.mix.turns import MODALITIES, UNLIMITED
 from headrace.sequence.pack import TO_THE_END
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Pipeline
@@ -33,6 +33,20 @@ def check_kind(states: Sequence[State], pipeline: Pipeline) -> None:
         kinds = ["a loader", "a TrueStreamingDataset"]
         was, here = kinds if pipeline.samples is not None else reversed(kinds)
         raise StateError(f"the state was made by {was}, this is {here}; nothing was changed")
+
+
+def check_limits(states: Sequence[State], pipeline: Pipeline) -> None:
+    """An epoch with limits, and one that is the whole set, go on from their own kind of state only."""
+    if pipeline.samples is None:
+        return
+    was = sum(state["lim"][1] for state in states) >= UNLIMITED >> 1
+    if was != pipeline.samples.limits.is_pass:
+        kinds = ["max_per_epoch and max_per_dataset of None, so that an epoch is the whole set", "limits of an epoch"]
+        before, here = kinds if was else reversed(kinds)
+        raise StateError(
+            f"the state was made with {before}, and here there are {here}: what is left of its epoch cannot be told; "
+            f"set them back, or start anew; nothing was changed"
+        )
 
 
 def of_samples(states: Sequence[State]) -> bool:

@@ -14,6 +14,7 @@ from headrace.serve.going import job_of, mark
 from headrace.serve.peers import Peers
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
+from headrace.serve.statistics import warn_of_cut
 from headrace.serve.turnstile import Turnstile
 from headrace.serve.worker import Job, Maker
 from headrace.serve.wrappers import refuse_second_split
@@ -208,7 +209,7 @@ class LaneBatches(Iterator[Batch]):
         """`place`: of the run, from which the job was made."""
         self._pipeline, self._job, self._place = pipeline, job, place
         self._maker, self._walk = Maker(pipeline, job), Walk(ending, pipeline.run, job)
-        self._is_over = False
+        self._is_over = self._warned = False
 
     def __next__(self) -> Batch:
         while not self._is_over and (m := self._walk.next()) is not None:
@@ -216,6 +217,8 @@ class LaneBatches(Iterator[Batch]):
             assert made is not None, "a lane that is over is not asked"
             assert made.batch.m == m, f"micro-batch {made.batch.m} came for {m}"
             self._walk.took(over=made.over, filling=made.filling)
+            if made.truncated and not self._warned:
+                self._warn_of_cut(made.truncated)
             if self._job.ranks > 1 or not made.filling:
                 del made.batch.receipt
                 return made.batch
@@ -232,6 +235,11 @@ class LaneBatches(Iterator[Batch]):
         lanes = [states.get(lane, state) for lane, state in enumerate(place.lanes)]
         place = replace(place, lanes=lanes, m=m - self._pipeline.run.rank)
         return epoch_start(self._pipeline, place, place.epoch + 1) if self._is_over else place
+
+    def _warn_of_cut(self, cut: int) -> None:
+        pack, self._warned = self._pipeline.recipe.pack, True
+        if pack is not None and pack.method == "none":
+            warn_of_cut(pack.seq_len, cut, self._pipeline.samples is not None)
 
     def close(self) -> None:
         self._maker.close()

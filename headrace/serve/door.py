@@ -75,9 +75,9 @@ def load(
     weight=3)`), a `Recipe`, or the path of a YAML file. `mix`: how several parts become one stream. `tokenizer`: a
     folder, a tokenizer.json, a Hub name or a tokenizer object; None with `seq_len`: the column holds token numbers.
     `eos`: the token that ends each document, where the tokenizer does not name one; False: none. `pack`: how documents
-    share sequences. `batch_size`: rows, or sequences, of a micro-batch. `shuffle`, `seed`: the
-    order of rows. `epochs`: passes over each source in one `iter()`; None: one for rows, endless for sequences. `tail`:
-    how ranks that have less than others end an epoch.
+    share sequences. `batch_size`: rows, or sequences, of a micro-batch. `shuffle`, `seed`: the order of rows. `epochs`:
+    passes over each source in one `iter()`; None: one for rows, endless for sequences. `tail`: how ranks that have less
+    than others end an epoch.
 
     `num_workers`: processes that make batches. `prefetch`: batches that each makes ahead. `lanes`: logical readers; a
     run that will change its number of ranks sets it to a common multiple (one that the ranks do not divide is rounded
@@ -102,10 +102,14 @@ def load(
         persistent_workers=persistent_workers,
         device=device,
     )
-    pipeline = Pipeline(found if steps_per_epoch is None else _endless(found), run, opened, opener=opener)
+    found = found if steps_per_epoch is None else _endless(found)
+    return Loader(_with_torch(Pipeline(found, run, opened, opener=opener)), serving)
+
+
+def _with_torch(pipeline: Pipeline) -> Pipeline:
     if pipeline.makes_tensors and not torch_is_here():
         raise no_torch("batches of tensors")
-    return Loader(pipeline, serving)
+    return pipeline
 
 
 def _refuse_tests(recipe: Recipe) -> None:

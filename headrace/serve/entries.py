@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from headrace.catalog.source import Source
 from headrace.errors import SpecError, shown
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.formatters import FORMATTERS, with_fields
-from headrace.mix.describe import Part, whole
-from headrace.mix.turns import MODALITIES, Limits
+from headrace.mix.describe import Part, whole, whole_or_none
+from headrace.mix.turns import MODALITIES, UNLIMITED, Limits, Quotas
 from headrace.serve.samples import Shape
 
 FILES = ("jsonl", "parquet")
@@ -53,18 +53,35 @@ def entries_of(configs: Any, functions: Any) -> list[Entry]:
     return found
 
 
-def limits_of(per_epoch: int, per_source: int, modalities: Any) -> Limits:
+def are_ours(functions: Mapping[str, Any]) -> bool:
+    """Whether all format functions are those of headrace."""
+    return all(function in FORMATTERS.values() for function in functions.values())
+
+
+def limits_of(per_epoch: int | None, per_source: int | None, modalities: Any, kinds: Sequence[str]) -> Limits:
+    """`kinds`: the modality of each source. A limit of None is what the other allows; both: one pass over each."""
     if modalities is not None and not isinstance(modalities, Mapping):
         raise SpecError(f"modality_max_values: numbers by modality are expected, not {shown(modalities)!r}")
     for name, value in (modalities or {}).items():
         if name not in MODALITIES:
             raise SpecError(f"modality_max_values: {shown(name)!r} is not one of {', '.join(MODALITIES)}")
         whole(f"modality_max_values[{name!r}]", value, 0)
-    return Limits(
-        per_epoch=whole("max_per_epoch", per_epoch, 1),
-        per_source=whole("max_per_dataset", per_source, 1),
+    most = UNLIMITED >> 2
+    per_epoch = whole_or_none("max_per_epoch", per_epoch, 1, most)
+    per_source = whole_or_none("max_per_dataset", per_source, 1, most)
+    if per_epoch is None and per_source is None and modalities is not None:
+        raise SpecError(
+            "modality_max_values with max_per_epoch=None and max_per_dataset=None: an epoch is then the whole set, of "
+            "which nothing is left out; give max_per_epoch or max_per_dataset"
+        )
+    found = Limits(
+        per_epoch=per_epoch,
+        per_source=per_epoch if per_source is None else per_source,
         per_modality=None if modalities is None else dict(modalities),
     )
+    if per_epoch is None and per_source is not None:
+        found = replace(found, per_epoch=max(1, Quotas.of(found, kinds).reached(kinds).total))
+    return found
 
 
 def _entry(category: str, entry: Any, functions: Mapping[str, Any]) -> Entry:

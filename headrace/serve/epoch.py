@@ -164,7 +164,8 @@ def num_given(state: State) -> int:
 
 def is_sized(pipeline: Pipeline) -> bool:
     """Whether the length of an epoch is known beforehand: from row counts, or because it was set."""
-    return pipeline.is_counted or (pipeline.samples is not None and pipeline.samples.packing is None)
+    samples = pipeline.samples
+    return pipeline.is_counted or (samples is not None and samples.packing is None and not samples.limits.is_pass)
 
 
 def end_of(pipeline: Pipeline, place: Place) -> int:
@@ -252,6 +253,8 @@ def epoch_start(pipeline: Pipeline, place: Place, epoch: int, end: int | None = 
         kept = [json.loads(lane) for lane in place.lanes]
         # What waits for its sequence is there only where the epoch was cut short, by steps_per_epoch.
         names = ("src", "tok", "held", "bad", *(["rest"] if pipeline.samples.packing is not None else []))
+        if pipeline.passes is not None:  # each source is at the end of its pass, and nothing waits
+            names = ("tok", "bad")
         states = [{**one, **{k: old[k] for k in names}} for one, old in zip(states, kept, strict=True)]
     else:  # limits in tokens hold for the whole run
         states = [{**one, "tok": json.loads(old)["tok"]} for one, old in zip(states, place.lanes, strict=True)]

@@ -23,7 +23,7 @@ from typing import Any
 
 from headrace.errors import StateError
 from headrace.files import lives, process_tag, publish_json
-from headrace.serve.epoch import epoch_start
+from headrace.serve.epoch import next_epoch
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, saved_of
 from headrace.serve.state import Saved
@@ -202,7 +202,7 @@ def _together(pages: list[Page], pipeline: Pipeline) -> tuple[Pipeline, Place]:
     place = replace(_place(parts[0], lanes), m=max(part.m for part in parts))
     pipeline, place = _opened(parts[0], pipeline, place)
     ended = len(pages) == pages[0].workers and all(page.ended for page in pages)
-    return pipeline, epoch_start(pipeline, place, place.epoch + 1) if ended else place
+    return pipeline, next_epoch(pipeline, place) if ended else place
 
 
 def _place(saved: Saved, lanes: Collection[bytes | None]) -> Place:

@@ -11,12 +11,13 @@ from headrace.batch import Span
 from headrace.errors import StateError
 from headrace.make.prepare import Ready
 from headrace.sequence.piece import Piece
-from headrace.serve.epoch import first_place, is_sized, last_slot, next_epoch, repeats
+from headrace.serve.epoch import Ending, Walk, first_place, is_sized, last_slot, next_epoch, repeats
+from headrace.serve.going import job_of
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, check_same_order, placed
 from headrace.serve.state import Saved
-from headrace.serve.worker import Job, Maker
+from headrace.serve.worker import Maker
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Is told how many micro-batches were passed, and how many there are to pass."""
@@ -69,7 +70,7 @@ def _before(saved: Saved, pipeline: Pipeline, m: int, progress: Progress) -> Pla
     told = f"micro-batch {m} was delivered before this state was taken, at m={saved.m}"
     if any(fact.digest for fact in saved.facts) or any(one["g"] for state in states for one in state["src"]):
         raise StateError(f"{told}, and the lanes were dealt anew at m={saved.m_plan}; ask a state from before that")
-    check_same_order(saved, pipeline.recipe)
+    check_same_order(saved, pipeline.recipe, pipeline.numbers)
     pipeline.fix(len(states))
     pipeline.start_digests([(0, 0)] * len(saved.facts))
     place = first_place(pipeline, len(states))
@@ -94,25 +95,27 @@ def _before(saved: Saved, pipeline: Pipeline, m: int, progress: Progress) -> Pla
 
 def _made_epochs(pipeline: Pipeline, place: Place, m: int, progress: Progress) -> Place:
     """The start of the epoch of a micro-batch where only the data itself says how long an epoch is: all is made."""
-    lanes = len(place.lanes)
     while True:
-        states = dict(enumerate(place.lanes))
-        maker = Maker(pipeline, Job(number=0, epoch=place.epoch, states=states, lanes=lanes, m=place.m, ranks=1))
+        job, ending = job_of(place, pipeline.run, 0, 1), Ending(pipeline, place, None)
+        maker, walk = Maker(pipeline, job), Walk(ending, pipeline.run, job)
         try:
-            after, done = place.m, 1
-            while done and after <= m:
-                done, reached = maker.skip(1)
-                after = reached if done else after
-                progress(after, m)
-            states |= maker.receipts()
+            while (now := walk.next()) is not None and now < m:
+                lane = maker.lane(now % job.lanes)
+                lane.pass_by(now)
+                walk.took(over=lane.is_over, filling=lane.is_filling)
+                progress(now, m)
+            receipts = maker.receipts()
         finally:
             maker.close()
-        end = -(-after // lanes) * lanes
-        if m < end:
+        if now is not None:
             return place
-        if end == place.m:
+        lanes = [receipts.get(lane, state) for lane, state in enumerate(place.lanes)]
+        after = next_epoch(pipeline, replace(place, lanes=lanes, m=walk.m), end=ending.end)
+        if m < after.m:
+            return place
+        if after.m == place.m:
             raise StateError(f"the data ends before micro-batch {m}, at m={place.m}")
-        place = next_epoch(pipeline, replace(place, m=end, lanes=[states[lane] for lane in range(lanes)]))
+        place = after
 
 
 def _in_its_epoch(pipeline: Pipeline, place: Place, m: int) -> Place:

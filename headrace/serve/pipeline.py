@@ -326,7 +326,7 @@ class Pipeline:
         """Passes over the sources in one epoch of the trainer's; None: there is no end."""
         recipe = self.recipe
         if self.samples is not None:
-            return None
+            return 1 if self.samples.limits.is_pass else None
         if recipe.epochs is not None:
             return recipe.epochs
         endless = recipe.mix.stop == "loop" or (recipe.pack is not None and recipe.mix.stop is None)

@@ -87,23 +87,44 @@ def skipped_to(pipeline: Pipeline, state: State) -> Place:
     place = first_place(pipeline, 1)
     lane = json.loads(place.lanes[0])
     origins = []
-    for i, rows in enumerate(positions(state, [part.name for part in pipeline.recipe.parts]).values()):
-        pool = _skipped(pipeline, i, rows)
+    counts = list(positions(state, [part.name for part in pipeline.recipe.parts]).values())
+    epoch = state.get("epoch", 0)
+    epoch = epoch if type(epoch) is int and 0 <= epoch < MOST else 0
+    if pipeline.passes is not None:
+        epoch = _pass_of(pipeline, counts)
+    for i, rows in enumerate(counts):
+        pool = _skipped(pipeline, i, rows, epoch if pipeline.passes is not None else None)
         lane["src"][i], lane["tok"][i] = pool.state_dict(), rows
         origins.append((pool.ruled_from, 0))
     pipeline.start_digests(origins)
-    epoch = state.get("epoch", 0)
-    epoch = epoch if type(epoch) is int and 0 <= epoch < MOST else 0
     return replace(place, lanes=[canonical(lane)], epoch=epoch)
 
 
-def _skipped(pipeline: Pipeline, i: int, rows: int) -> Pool:
-    """The pool of one lane after so many rows. Whole passes are arithmetic, where rows are counted."""
+def _pass_of(pipeline: Pipeline, counts: Sequence[int]) -> int:
+    """The pass that a run is in whose epochs are passes: no source is ahead of it, and none behind."""
+    sizes = [pipeline.rows(i) if fact.coordinate == "rows" else 0 for i, fact in enumerate(pipeline.facts)]
+    pairs = [(rows, size) for rows, size in zip(counts, sizes, strict=True) if size]
+    found = max([(rows - 1) // size for rows, size in pairs if rows], default=0)
+    for fact, rows, size in zip(pipeline.facts, counts, sizes, strict=True):
+        if size and rows < found * size:
+            raise StateError(
+                f"dataset_positions[{shown(fact.name)!r}]: {rows} rows are less than the {found} passes over {size} "
+                f"rows that other data sets have behind them; with max_per_epoch=None and max_per_dataset=None each "
+                f"epoch reads all of them once; nothing was changed"
+            )
+    return found
+
+
+def _skipped(pipeline: Pipeline, i: int, rows: int, current: int | None = None) -> Pool:
+    """The pool of one lane after so many rows. Whole passes are arithmetic, where rows are counted. `current`: the pass
+    that it is in, or at the end of."""
     fact, orders = pipeline.facts[i], pipeline.orders[i]
     per_pass = orders(0).num_rows if fact.coordinate == "rows" else 0
     if not per_pass and rows > MOST_DRAWN:
         raise StateError(f"dataset_positions[{shown(fact.name)!r}]: {rows} rows cannot be counted off here")
     passes, rows = divmod(rows, per_pass) if per_pass else (0, rows)
+    if current is not None and passes > current:
+        passes, rows = current, rows + (passes - current) * per_pass
     pool = Pool(orders, pipeline.size, 0, 1, passes)
     pool.skip(rows)
     return pool

@@ -18,6 +18,7 @@ from headrace.serve.check import (
     check_ends,
     check_kind,
     check_lanes,
+    check_limits,
     check_passes,
     check_sources,
     check_turns,
@@ -58,6 +59,7 @@ def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
     check_lanes(saved, states)
     states = settled(saved, states)
     check_kind(states, pipeline)
+    check_limits(states, pipeline)
     saved = respelled(saved, pipeline.recipe, pipeline.numbers)
     check_same_order(saved, pipeline.recipe, pipeline.numbers)
     check_turns(saved, states, pipeline)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from headrace.batch import Batch
 from headrace.recipe import Recipe
+
+log = logging.getLogger("headrace")
 
 
 class Statistics:
@@ -22,6 +25,7 @@ class Statistics:
         """Of each lane in this job, the rows dropped and the tokens cut off."""
         self._before = (0, 0)
         """...and of all lanes in the jobs before."""
+        self._warned = False
 
     def count(self, batch: Batch, waited: float) -> None:
         self.wait_seconds += waited
@@ -46,6 +50,15 @@ class Statistics:
         if job != self._job:
             self._job, self._before, self._lanes = job, self._losses(), {}
         self._lanes[number] = (dropped, truncated)
+
+    def warn_of_cuts(self, recipe: Recipe, of_samples: bool) -> None:
+        """Once, where pack="none" cuts off the end of what is too long: nothing else says so."""
+        if self._warned or recipe.pack is None or recipe.pack.method != "none":
+            return
+        cut = self._losses()[1]
+        if cut:
+            self._warned = True
+            warn_of_cut(recipe.pack.seq_len, cut, of_samples)
 
     def _losses(self) -> tuple[int, int]:
         found = [self._before, *self._lanes.values()]
@@ -89,6 +102,18 @@ class Statistics:
             "fill": _share(self.tokens, self.sequences * recipe.pack.seq_len),
             "tokens_truncated": self._losses()[1],
         }
+
+
+def warn_of_cut(seq_len: int, cut: int, of_samples: bool) -> None:
+    what, counter = ("samples", "samples_truncated") if of_samples else ("tokens", "tokens_truncated")
+    log.warning(
+        "pack='none' gives each document one sequence, and cuts off what is longer than seq_len=%d: %d %s up to here; "
+        "stats()[%r] counts them. pack='best_fit' or 'concat' loses none, a larger seq_len fewer",
+        seq_len,
+        cut,
+        what,
+        counter,
+    )
 
 
 def _share(part: int, whole: int) -> float:

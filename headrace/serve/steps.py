@@ -133,6 +133,10 @@ class Slots(Iterator[Batch]):
                 raise
             self._walk.took(over=made.over, filling=made.filling)
             self._loader.statistics.lane(made.job, lane, made.dropped, made.truncated)
+            if made.truncated:
+                self._loader.statistics.warn_of_cuts(
+                    self._loader.pipeline.recipe, self._loader.pipeline.samples is not None
+                )
             self._receipts[lane] = made.batch.receipt
             if self._job.ranks > 1 or not made.filling:
                 return made.batch

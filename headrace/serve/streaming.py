@@ -5,6 +5,7 @@ It only describes: sources, formatters and limits become a recipe and lanes of s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from headrace.files import publish_json
 from headrace.make.describe import Tokenize
 from headrace.make.open_template import open_template
 from headrace.make.tokenize import name_of, open_tokenizer
-from headrace.make.tokens import full_tokens
+from headrace.make.tokens import full_tokens, warn_of_split_marks
 from headrace.mix.describe import Mix, whole, whole_or_none
 from headrace.mix.turns import Limits
 from headrace.recipe import Order, Recipe
@@ -27,8 +28,8 @@ from headrace.sequence.finish import Finish
 from headrace.sequence.sample_pack import packing_of
 from headrace.sequence.samples import Faults
 from headrace.serve.ending import closed_at_exit
-from headrace.serve.entries import Entry, entries_of, limits_of
-from headrace.serve.epoch import epoch_start, first_place
+from headrace.serve.entries import Entry, are_ours, entries_of, limits_of
+from headrace.serve.epoch import first_place, next_epoch
 from headrace.serve.going import job_of
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.logbook import Logbook
@@ -43,6 +44,8 @@ from headrace.serve.wrappers import refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
+log = logging.getLogger("headrace")
+
 
 class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     """Samples of many sources in turn, with limits per epoch; exact resume by seeking.
@@ -52,6 +55,10 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     lines), or `known:<name>`; `format` names another of the format functions, or the kind of the files.
 
     Each `iter()` is one epoch, or what is left of one; the next goes on with the sources. Nothing is opened before.
+    An epoch has `max_per_epoch` different samples, at most `max_per_dataset` of each source; a limit of None is as far
+    as the other allows, and both of None make an epoch the whole set, once. Each sample is given `sample_repeat` times,
+    one after the other: by default twice; `sample_repeat=1` gives each once.
+
     `loader()` is the way to batches with workers and an exact state. Under a plain DataLoader the next workers go on
     from what the last ones gave; the state is near that, a little ahead of what has arrived, or behind.
     """
@@ -64,8 +71,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         tokens: dict[str, str],
         image_processor: Any,
         max_length: int = 1024,
-        max_per_epoch: int = 2000,
-        max_per_dataset: int = 100,
+        max_per_epoch: int | None = 2000,
+        max_per_dataset: int | None = 100,
         sample_repeat: int = 2,
         voice_processor: Any = None,
         max_video_frames: int = 32,
@@ -79,10 +86,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         modality_max_values: dict[str, int] | None = None,
     ) -> None:
         entries = entries_of(dataset_configs, format_functions)
-        limits = limits_of(max_per_epoch, max_per_dataset, modality_max_values)
+        modalities = [entry.shape.modality for entry in entries]
+        limits = limits_of(max_per_epoch, max_per_dataset, modality_max_values, modalities)
         self.is_dual_training = modality_max_values is not None
         self.max_per_epoch = limits.per_epoch
         self.sample_repeat = whole("sample_repeat", sample_repeat, 1)
+        _tell(limits, self.sample_repeat)
         self._tokenizer = open_tokenizer(tokenizer, Tokenize(tokenizer=name_of(tokenizer), bos=False, eos=False))
         self._template_of = tokenizer
         pad = self._tokenizer.pad_id if self._tokenizer.pad_id is not None else self._tokenizer.eos_id
@@ -99,7 +108,9 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             audio_max_length=whole("audio_max_length", audio_max_length, 1),
             use_raw_waveform=use_raw_waveform,
         )
-        self._describe(entries, tokens, finish, limits)
+        names = full_tokens(tokens, ours_only=are_ours(format_functions))
+        warn_of_split_marks(names, self._tokenizer.pieces)
+        self._describe(entries, names, finish, limits)
         if resume_state_path is not None and not is_missing(Path(resume_state_path)):
             self._load_streaming_state(resume_state_path)
 
@@ -109,7 +120,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self._recipe = Recipe(parts=parts, mix=Mix(order="round_robin"), order=Order(shuffle=False), batch_size=1)
         self._samples = Samples(
             shapes=tuple(entry.shape for entry in entries),
-            tokens=full_tokens(tokens),
+            tokens=tokens,
             finish=finish,
             limits=limits,
             repeat=self.sample_repeat,
@@ -193,6 +204,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
     def __len__(self) -> int:
         """Yields of an epoch, over all ranks and workers."""
+        if self.max_per_epoch is None:
+            raise TypeError("len() of this dataset: an epoch is the whole set, whose samples are counted as they come")
         return self.max_per_epoch * self.sample_repeat
 
     def __getstate__(self) -> dict[str, Any]:
@@ -225,7 +238,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         place = self._begin(1)
         yield from self._epoch(place)
         assert self._place is not None
-        self._place = epoch_start(self._opened(), self._place, place.epoch + 1)
+        self._place = next_epoch(self._opened(), self._place, place.epoch + 1)
 
     def _given_by(self, number: int, workers: int, asked: tuple[int, int]) -> Generator[dict[str, Any]]:
         """In a worker of a DataLoader's, which goes on where those before it were."""
@@ -347,6 +360,11 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             samples = replace(samples, packing=packing)
         elif seq_len is not None or media_tokens is not None:
             raise SpecError("seq_len and media_tokens are of packed sequences; give pack='best_fit', too")
+        if samples.limits.is_pass and serving.get("steps_per_epoch") is not None:
+            raise SpecError(
+                f"steps_per_epoch={shown(serving['steps_per_epoch'])} with max_per_epoch=None and max_per_dataset=None"
+                f": an epoch is either so many steps or the whole set; set limits, or leave steps_per_epoch out"
+            )
         loader = Loader(self._new_pipeline(recipe, samples), Serving(**serving))
         if state is not None:
             loader.load_state_dict(self._whole(state))
@@ -403,3 +421,15 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             Saved.from_state(inner)
         self._forget()
         self._saved = inner
+
+
+def _tell(limits: Limits, repeat: int) -> None:
+    """How long an epoch is: that samples come more than once must not be found out by surprise."""
+    log.info(
+        "TrueStreamingDataset: an epoch has %s; each sample is given %s (sample_repeat=%d)",
+        "all samples of the data sets"
+        if limits.is_pass
+        else f"{limits.per_epoch:,} different samples, at most {limits.per_source:,} of each data set",
+        "once" if repeat == 1 else f"{repeat} times",
+        repeat,
+    )
