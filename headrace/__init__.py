@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.fetch.doors import hf_load_dataset_sharded, list_shards, rows
     from headrace.fetch.prefetch import ShardPrefetcher
     from headrace.fetch.resume import resolve_resume_plan
-    from headrace.make.describe import Tokenize
+    from headrace.make.describe import Faults, Tokenize
     from headrace.make.formatters import (
         format_agentic,
         format_anti_hallucination,
@@ -46,6 +46,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Address",
     "Batch",
+    "Faults",
     "Frames",
     "HeadraceError",
     "Loader",
@@ -92,6 +93,7 @@ __all__ = [
 _HOMES = {
     "Address": "headrace.address",
     "Batch": "headrace.batch",
+    "Faults": "headrace.make.describe",
     "Frames": "headrace.catalog.frames",
     "HeadraceError": "headrace.errors",
     "Loader": "headrace.serve.loader",

@@ -38,7 +38,7 @@ def peek(saved: Saved, pipeline: Pipeline, m: int) -> Peek:
     place = _in_its_epoch(pipeline, placed(saved, pipeline, 1, len(saved.lanes)), m)
     lanes, number = len(place.lanes), m % len(place.lanes)
     recipe = pipeline.recipe
-    lane = Lane(pipeline, number, lanes, place.epoch, counting=recipe.pack is None and not recipe.skip.addresses)
+    lane = Lane(pipeline, number, lanes, place.epoch, counting=recipe.pack is None and not pipeline.may_drop)
     try:
         lane.load(place.lanes[number])
         for before in range(place.m + (number - place.m) % lanes, m, lanes):

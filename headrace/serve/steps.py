@@ -107,6 +107,7 @@ class Slots(Iterator[Batch]):
             if made.over:
                 self._going.discard(lane)
             self._loader.statistics.lane(made.job, lane, made.dropped, made.truncated)
+            self._loader.left_out(made.faults)
             self._receipts[lane] = made.batch.receipt
             self._m += self._ranks
             if self._ranks > 1 or not made.filling:

@@ -25,6 +25,7 @@ from headrace.address import Address
 from headrace.batch import Batch
 from headrace.errors import HeadraceError, SpecError, WorkerError, shown
 from headrace.limits import starting
+from headrace.make.faults import Place
 from headrace.run import limit_tokenizer_threads
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Pipeline
@@ -79,6 +80,8 @@ class Made(NamedTuple):
     filling: bool
     dropped: int
     truncated: int
+    faults: tuple[tuple[Place, str], ...] = ()
+    """Rows that were left out on the way because they failed, and why."""
 
 
 class Maker:
@@ -104,7 +107,8 @@ class Maker:
         if lane is None or batch is None:
             return None
         self._step()
-        return Made(self._job.number, batch, lane.is_over, lane.is_filling, lane.dropped, lane.truncated)
+        counts = (lane.is_over, lane.is_filling, lane.dropped, lane.truncated)
+        return Made(self._job.number, batch, *counts, lane.faults.take_told())
 
     def skip(self, count: int) -> tuple[int, int]:
         """Pass so many by; gives how many there were, and the micro-batch that comes after the last of them."""
