@@ -19,6 +19,7 @@ from headrace import Faults, Recipe, Skip
 from headrace.batch import Batch
 from headrace.errors import DataError, SpecError, StateError
 from headrace.serve.loader import Loader
+from headrace.serve.state import stamped
 from headrace.testing.tokenizers import write_tokenizer
 
 SKIP = Faults(policy="skip")
@@ -301,7 +302,9 @@ def test_a_state_with_impossible_faults_is_refused(world: World, faults: Any) ->
         lanes = json.loads(state["lanes"])
         loader.close()
         with pytest.raises(StateError, match="faults: "):
-            loader.load_state_dict({**state, "lanes": json.dumps([{**lane, "faults": faults} for lane in lanes])})
+            loader.load_state_dict(
+                stamped({**state, "lanes": json.dumps([{**lane, "faults": faults} for lane in lanes])})
+            )
 
 
 def test_a_damaged_file_is_no_bad_row(world: World) -> None:
