@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -133,8 +134,9 @@ class Items(Iterator[dict[str, Any]]):
                 going.close()
         self._left = 0
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_exiting():  # then the names that close() needs may be gone
+            self.close()
 
 
 def worker_state(pipeline: Pipeline, going: Going) -> State:
