@@ -160,7 +160,7 @@ class OpenChunk:
                     where = shown(Address(*self._prefix, number), 1000)
                     raise DataError(
                         f"{where}, column {shown(name)!r}: its value cannot be read: {said(cause)}; "
-                        f"leave the column out with columns=, or write the file again"
+                        f"leave the column out, headrace.rows(..., columns=[...]), or write the file again"
                     ) from cause
             return values
 
