@@ -191,6 +191,8 @@ def _settle_in(pipeline: Pipeline, inherited: tuple[Wire, ...]) -> None:
     # Signals are the trainer's: its handlers, which a fork brings along, would save checkpoints here.
     for number in _TRAINERS:
         signal.signal(number, signal.SIG_IGN)
+    if callable(signal.getsignal(signal.SIGHUP)):  # under nohup it stays ignored, and else it ends us with the trainer
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _TRAINERS)  # what came meanwhile is ignored now
     signal.set_wakeup_fd(-1)
