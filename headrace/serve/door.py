@@ -77,11 +77,10 @@ def load(
     weight=3)`), a `Recipe`, or the path of a YAML file. `mix`: how several parts become one stream. `tokenizer`: a
     folder, a tokenizer.json, a Hub name or a tokenizer object; None with `seq_len`: the column holds token numbers.
     `eos`: the token that ends each document, where the tokenizer does not name one; False: none. `pack`: how documents
-    share sequences. `batch_size`: rows, or sequences, of a micro-batch. `shuffle`, `seed`: the
-    order of rows. `epochs`: passes over each source in one `iter()`; None: one for rows, endless for sequences. `tail`:
-    how ranks that have less than others end an epoch. `skip`: rows and micro-batches to leave out, by name. `faults`:
-    what happens to rows that fail; by default the first one stops the run, and `Faults(policy="skip")` leaves them out,
-    up to a bound, and lists them in `loader.faults`.
+    share sequences. `batch_size`: rows, or sequences, of a micro-batch. `shuffle`, `seed`: the order of rows. `epochs`:
+    passes over each source in one `iter()`; None: one for rows, endless for sequences. `tail`: how ranks that have less
+    than others end an epoch. `skip`: rows and micro-batches to leave out. `faults`: what happens to rows that fail; the
+    first one stops the run, or they are left out up to a bound and listed in `loader.faults`.
 
     `num_workers`: processes that make batches. `prefetch`: batches that each makes ahead. `lanes`: logical readers; a
     run that will change its number of ranks sets it to a common multiple. `steps_per_epoch`: `iter()` ends after so
@@ -92,11 +91,7 @@ def load(
     """
     run = Run.here(cache_dir=cache_dir, rank=rank, world_size=world_size)
     given = {"pack": pack, "batch_size": batch_size, "shuffle": shuffle, "seed": seed, "epochs": epochs, "tail": tail}
-    asked: dict[str, Any] = {name: value for name, value in given.items() if not isinstance(value, _Default)}
-    others = {"eos": eos, "seq_len": seq_len, "mix": mix, "skip": skip, "faults": faults}
-    asked |= {name: value for name, value in others.items() if value is not None}
-    found, opened = _recipe(recipe, asked, tokenizer)
-    _refuse_tests(found)
+    asked = _asked(given, {"eos": eos, "seq_len": seq_len, "mix": mix, "skip": skip, "faults": faults})
     serving = Serving(
         num_workers=whole("num_workers", num_workers, 0, 1024),
         lanes=_lanes(lanes, run),
@@ -106,10 +101,22 @@ def load(
         persistent_workers=persistent_workers,
         device=device,
     )
-    pipeline = Pipeline(found if steps_per_epoch is None else _endless(found), run, opened, opener=opener)
+    found, opened = _recipe(recipe, asked, tokenizer)
+    return Loader(_pipeline(found if steps_per_epoch is None else _endless(found), run, opened, opener), serving)
+
+
+def _asked(given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller gave: of `given` what is not a default of ours, of `others` what is not None."""
+    found = {name: value for name, value in given.items() if not isinstance(value, _Default)}
+    return found | {name: value for name, value in others.items() if value is not None}
+
+
+def _pipeline(recipe: Recipe, run: Run, tokenizer: Tokenizer | None, opener: Opener) -> Pipeline:
+    _refuse_tests(recipe)
+    pipeline = Pipeline(recipe, run, tokenizer, opener=opener)
     if pipeline.makes_tensors and not torch_is_here():
         raise no_torch("batches of tensors")
-    return Loader(pipeline, serving)
+    return pipeline
 
 
 def _refuse_tests(recipe: Recipe) -> None:
