@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import sys
@@ -171,6 +172,8 @@ class Trainer:
 
 
 def train(options: argparse.Namespace) -> None:
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("headrace").setLevel(logging.INFO)  # among others, where a resumed run goes on
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     torch.use_deterministic_algorithms(True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.fetch.doors import hf_load_dataset_sharded, list_shards, rows
     from headrace.fetch.prefetch import ShardPrefetcher
     from headrace.fetch.resume import resolve_resume_plan
-    from headrace.make.describe import Tokenize
+    from headrace.make.describe import Faults, Tokenize
     from headrace.make.formatters import (
         format_agentic,
         format_anti_hallucination,
@@ -47,6 +47,7 @@ __all__ = [
     "Address",
     "Batch",
     "Change",
+    "Faults",
     "Frames",
     "HeadraceError",
     "Loader",
@@ -94,6 +95,7 @@ _HOMES = {
     "Address": "headrace.address",
     "Batch": "headrace.batch",
     "Change": "headrace.mix.describe",
+    "Faults": "headrace.make.describe",
     "Frames": "headrace.catalog.frames",
     "HeadraceError": "headrace.errors",
     "Loader": "headrace.serve.loader",

@@ -42,6 +42,11 @@ def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
+def skip_text(source: str, shard: str, row: int) -> str:
+    """A row of any pass, as `Skip(addresses=...)` takes and keeps it."""
+    return str(Address(source, 0, shard, row)) if "|" in shard else f"{source}|{shard}|{row}"
+
+
 class Row(tuple[tuple[str, int, str], int, dict[str, Any]]):
     """A row as it stands in its file, and where that is.
 

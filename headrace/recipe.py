@@ -15,15 +15,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from headrace.address import Address
+from headrace.address import Address, skip_text
 from headrace.catalog.source import Source, parse_specs
 from headrace.errors import SpecError, shown
-from headrace.make.describe import Tokenize
+from headrace.make.describe import Faults, Tokenize
 from headrace.mix.describe import Change, Mix, Part, given, listed, one_of, put, truth, whole, whole_or_none
 from headrace.mix.weights import weights_at
 from headrace.sequence.describe import Pack
 
-__all__ = ["Change", "Mix", "Order", "Pack", "Part", "Recipe", "Skip", "Source", "Tokenize", "skip_address"]
+__all__ = ["Change", "Faults", "Mix", "Order", "Pack", "Part", "Recipe", "Skip", "Source", "Tokenize", "skip_address"]
 
 Tail = Literal["drop", "pad", "wrap"]
 
@@ -91,8 +91,7 @@ def skip_address(text: str, field: str = "address") -> tuple[str, str, int]:
 
 def _skipped(text: str, field: str) -> str:
     """In one form, so that the same row is there once, whatever pass its address was seen in."""
-    source, shard, row = skip_address(text, field)
-    return str(Address(source, 0, shard, row)) if "|" in shard else f"{source}|{shard}|{row}"
+    return skip_text(*skip_address(text, field))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +112,8 @@ class Recipe:
     tail: Tail = "pad"
     """Where lanes end apart: `drop` what others cannot match, `pad` with ignored batches, or `wrap` to the start."""
     skip: Skip = field(default_factory=Skip)
+    faults: Faults = field(default_factory=Faults)
+    """What happens to rows that fail."""
 
     def __post_init__(self) -> None:
         parts = listed("parts", self.parts, Part)
@@ -210,6 +211,7 @@ _KINDS: tuple[tuple[str, type, bool], ...] = (
     ("mix", Mix, True),
     ("order", Order, True),
     ("skip", Skip, True),
+    ("faults", Faults, True),
     ("tokenize", Tokenize, False),
     ("pack", Pack, False),
 )
@@ -286,6 +288,8 @@ def _stages(recipe: Recipe) -> list[str]:
         batch.append(f"{_count(len(skip.addresses), 'row')} skipped")
     if skip.steps:
         batch.append(f"{_count(len(skip.steps), 'micro-batch')} skipped")
+    if recipe.faults.skips:
+        batch.append(f"up to {_count(recipe.faults.budget, 'bad row')} left out per lane")
     out = [", ".join(batch)]
     if len(recipe.parts) > 1:
         mixed = [f"mix by {mix.by}", mix.order]

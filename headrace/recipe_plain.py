@@ -10,7 +10,7 @@ from headrace.catalog.source import Source
 from headrace.errors import SpecError
 from headrace.mix.describe import Change, Part
 
-LATER = frozenset({"frames"})
+LATER = frozenset({"frames", "faults"})
 """Fields that came after the first fingerprints: left out while they are at their default, so that those still hold."""
 
 

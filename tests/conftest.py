@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,20 @@ from headrace.catalog import retry
 from headrace.catalog.retry import Retry
 from headrace.fetch import prefetch
 from headrace.testing import LocalHub
+
+
+def pytest_configure() -> None:
+    """A shell's background jobs ignore SIGINT, and so would every process that a test starts and interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def no_nohup() -> Iterator[None]:
+    """Under nohup SIGHUP is ignored, and so it is by every process that is started there; not in here."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from media_files import clip, numbers_of, sound, tone
 from numpy.typing import NDArray
 from streaming import RATE, World, write_table
 
+from headrace import Faults
 from headrace.catalog.known import all_known, known
 from headrace.errors import DataError, Refused
 from headrace.fetch.media.audio import BLOCK, decode_audio
@@ -20,7 +21,6 @@ from headrace.fetch.media.budget import Budget
 from headrace.fetch.media.clip import Clip, clip_of, frames_in
 from headrace.fetch.media.video import decode_video, spread
 from headrace.make.formatters import FORMATTERS
-from headrace.sequence.samples import Faults
 
 FORMS: dict[str, dict[str, Any]] = {
     "mp4": {},

@@ -15,6 +15,8 @@ from headrace.fetch.block import RowBlock
 from headrace.fetch.plan import Chunk, Orders, Rules
 from headrace.fetch.pool import Pool, PoolSize
 from headrace.make import feed as feeds
+from headrace.make.describe import Faults
+from headrace.make.faults import LaneFaults
 from headrace.make.feed import Feed
 from headrace.make.prepare import Samples
 from headrace.make.sample import Sample
@@ -63,7 +65,7 @@ def feed(
     source = kind("txt:memory:text", groups, lambda shard, row: {"name": f"{shard}:{row}"})
     rules = Rules(seed=3, source="s", shuffle=shuffle, chunk_rows=4)
     pool = Pool(Orders(source, rules), PoolSize(chunks=3 if shuffle else 1), 0, 1, 0, last)
-    return Feed(0, source, pool, Named(bad), first_rows=2)
+    return Feed(0, source, pool, Named(bad), LaneFaults(Faults(), ["s"]), first_rows=2)
 
 
 def name(row: Any) -> str:

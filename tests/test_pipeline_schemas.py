@@ -12,14 +12,13 @@ from media_files import clip, encoded, photo, sound, tone
 from schemas import WAV, rows_of
 from streaming import RATE, World, write_table
 
-from headrace import collate_fn
+from headrace import Faults, collate_fn
 from headrace.catalog.known import Known, all_known, known
 from headrace.errors import HeadraceError, NotAllowed
 from headrace.make.formatters import FORMATTERS, formatter_for
 from headrace.make.tokens import TOKENS
 from headrace.sequence.finish import FLAGS, MEDIA
 from headrace.sequence.media import INDEX
-from headrace.sequence.samples import Faults
 from headrace.testing import LocalHub
 
 ENTRIES = [entry for entry in all_known() if entry.columns and entry.trainable]

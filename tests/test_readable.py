@@ -16,10 +16,11 @@ from headrace.errors import HeadraceError
 from headrace.fetch.media import readable as module
 from headrace.fetch.media.audio import decode_audio, sound_seconds
 from headrace.fetch.media.readable import crowded, readable
+from headrace.make.describe import Faults
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
-from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.samples import SampleBatcher
 from headrace.sequence.side_by_side import Helpers
 
 RATE = 16_000

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace import recipe as recipe_module
 from headrace.catalog.source import Source
 from headrace.errors import NotFound, SpecError
-from headrace.recipe import Change, Mix, Order, Pack, Part, Recipe, Skip, Tokenize, skip_address
+from headrace.recipe import Change, Faults, Mix, Order, Pack, Part, Recipe, Skip, Tokenize, skip_address
 
 loose: Any = recipe_module
 """The same without types, for what mypy would not let through."""
@@ -209,6 +209,7 @@ def test_equal_recipes_have_equal_fingerprints_and_each_field_counts() -> None:
         {"epochs": 1},
         {"tail": "drop"},
         {"skip": Skip(steps=(1,))},
+        {"faults": Faults(policy="skip")},
         {"mix": mixes[0]},
     ]
     assert {name for other in others for name in other} == {field.name for field in fields(Recipe)}
@@ -277,6 +278,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         epochs=draw(some),
         tail=draw(st.sampled_from(["drop", "pad", "wrap"])),
         skip=Skip(addresses=tuple(addresses), steps=tuple(draw(st.sets(st.integers(0, 10**9), max_size=3)))),
+        faults=draw(st.builds(Faults, policy=st.sampled_from(["raise", "skip"]), budget=st.integers(0, 10**6))),
     )
 
 

@@ -15,8 +15,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from headrace import StreamingLeRobotDataset, merge_states
 from headrace.errors import DataError, SpecError, StateError
+from headrace.make.describe import Faults
 from headrace.run import Run
-from headrace.sequence.samples import Faults
 from headrace.serve.verify import verify
 from headrace.testing import Dirt
 

@@ -15,12 +15,13 @@ from streaming import World, whole
 from headrace import collate_fn
 from headrace.errors import DataError
 from headrace.fetch.media.tensors import image_tensor
+from headrace.make.describe import Faults
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
 from headrace.sequence.media import LARGE, collate_in
 from headrace.sequence.room import Room
-from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.samples import SampleBatcher
 from headrace.sequence.side_by_side import Helpers
 from headrace.serve.lane import Lane
 

@@ -17,7 +17,7 @@ from media_files import clip, encoded, photo, sound, tone
 from states import restamped
 from streaming import RATE, World, code_row, named, names_in, picture, speech_row, vision_row, whole, write_table
 
-from headrace import format_vision, merge_states
+from headrace import Faults, format_vision, merge_states
 from headrace.batch import Batch
 from headrace.errors import DataError, SpecError, StateError
 from headrace.fetch.media.audio import sound_seconds
@@ -27,7 +27,6 @@ from headrace.sequence import finish
 from headrace.sequence.cost import MEDIA_TOKENS, Cost, media_tokens_of
 from headrace.sequence.finish import Finish
 from headrace.sequence.sample_pack import packing_of
-from headrace.sequence.samples import Faults
 from headrace.serve.loader import Loader
 from headrace.serve.streaming import TrueStreamingDataset
 from headrace.serve.verify import verify

@@ -14,10 +14,11 @@ from itertools import count
 import numpy as np
 import pytest
 
+from headrace.make.describe import Faults
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
-from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.samples import SampleBatcher
 from headrace.sequence.side_by_side import Helpers
 
 BEFORE: set[threading.Thread] = set()

@@ -14,10 +14,9 @@ import pytest
 from streaming import Memory, World, code_row, named, speech_row, vision_row, write_table
 from torch.utils.data import DataLoader
 
-from headrace import collate_fn
+from headrace import Faults, collate_fn
 from headrace.errors import DataError, NotAllowed, SpecError
 from headrace.mix.turns import MODALITIES, Limits, Quotas
-from headrace.sequence.samples import Faults
 from headrace.serve.streaming import TrueStreamingDataset
 
 

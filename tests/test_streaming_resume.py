@@ -20,12 +20,13 @@ from torch.utils.data import DataLoader
 
 from headrace import collate_fn, files, merge_states
 from headrace.errors import DataError, StateError
+from headrace.make.describe import Faults
 from headrace.make.feed import Feed
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.mix.turns import Pick
 from headrace.sequence.finish import Finish
-from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.samples import SampleBatcher
 from headrace.sequence.side_by_side import Helpers
 from headrace.serve.loader import Loader
 from headrace.serve.streaming import TrueStreamingDataset

@@ -15,13 +15,13 @@ from media_files import encoded, photo
 from streaming import FUNCTIONS, World, named
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from headrace import Faults
 from headrace.errors import DataError, SpecError
 from headrace.make.formatters import FORMATTERS, chat_messages
 from headrace.make.open_template import open_template
 from headrace.make.template import Template
 from headrace.make.tokens import TOKENS
 from headrace.make.turns import Piece, Turn, turn
-from headrace.sequence.samples import Faults
 from headrace.serve.streaming import TrueStreamingDataset
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|pic|>"]

@@ -211,7 +211,8 @@ def test_killed_runs_resume_to_the_same_losses_to_the_last_bit(
     assert [path.name for path in checkpoints(out)] == [f"step-{EVERY:08d}.pt"]
     start(corpus, out, *words, "--resume", code=KILLED_IN_A_SAVE.format(step=3 * EVERY), status=-signal.SIGKILL)
     assert [path.name for path in checkpoints(out)] == [f"step-{n * EVERY:08d}.pt" for n in (1, 2)]
-    start(corpus, out, *words, "--resume")
+    said = start(corpus, out, *words, "--resume")
+    assert f"resume: spec=parquet:{corpus}/in/*.parquet:text sample_row=" in said
     log = [json.loads(line)["step"] for line in (out / "log.jsonl").read_text().splitlines()]
     assert log == [*range(1, EVERY + 4), *range(EVERY + 1, 3 * EVERY + 1), *range(2 * EVERY + 1, STEPS + 1)]
     assert committed(out) == expected

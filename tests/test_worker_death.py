@@ -90,6 +90,7 @@ def until_error(batches: Iterator[Any], seconds: float = 5) -> tuple[list[Any], 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("kind", ["rows", "tokens"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("no_nohup")
 def test_a_killed_worker_is_named_at_once_and_the_same_iterator_goes_on_exactly(
     pattern: str, wanted: dict[str, list[Any]], how: signal.Signals, kind: str, persistent: bool
 ) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import socket
@@ -293,6 +294,8 @@ def run(
 
 
 def train(options: argparse.Namespace) -> None:
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("headrace").setLevel(logging.INFO)
     # On CPUs Accelerate takes every rank of torchrun for the only process, unless it is told that there is no GPU.
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     started = int(os.environ.get("WORLD_SIZE", "1"))

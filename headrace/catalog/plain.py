@@ -6,7 +6,9 @@ import difflib
 import errno
 import os
 import stat
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -57,8 +59,9 @@ class PlainBytes(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_exiting():  # then the names that close() needs may be gone, and the process closes all files
+            self.close()
 
 
 class PlainFile(PlainBytes):

@@ -48,13 +48,14 @@ class Agreement:
                 has, lacks = (one, shard) if name in first else (shard, one)
                 raise DataError(
                     f"column {shown(name)!r} is in {has} but not in {lacks}; the shards of a source must agree: "
-                    f"name the columns to read with columns=, or read the files as two sources"
+                    f"read the files as two sources, or name the columns to read: headrace.rows(..., columns=[...])"
                 )
             before, known = self._types.get(name, (shard, found[name]))
             if not same_values(known, found[name]):
                 raise DataError(
                     f"column {shown(name)!r} is {shown(known)} in {before} but {shown(found[name])} in {shard}; the "
-                    f"shards of a source must agree: leave it out with columns=, or read the files as two sources"
+                    f"shards of a source must agree: read the files as two sources, or leave it out: "
+                    f"headrace.rows(..., columns=[...])"
                 )
             if name not in self._types or found[name].count("null") < known.count("null"):
                 self._types[name] = shard, found[name]
@@ -74,7 +75,7 @@ def _refuse_twice(shard: Shard, schema: Schema, names: Sequence[str]) -> None:
         if counts[name] > 1:
             raise DataError(
                 f"{shard}: {counts[name]} columns are named {shown(name)!r}, and a row can hold only one; rename them, "
-                f"or name the columns to read with columns="
+                f"or name the columns to read: headrace.rows(..., columns=[...])"
             )
 
 

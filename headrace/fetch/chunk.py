@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -53,11 +53,19 @@ class in_place:
 
 
 class OpenChunk:
-    def __init__(self, chunk: Chunk, data: Any, order: I64, prefix: tuple[str, int, str]) -> None:
+    def __init__(
+        self,
+        chunk: Chunk,
+        data: Any,
+        order: I64,
+        prefix: tuple[str, int, str],
+        faults: Mapping[int, DataError] | None = None,
+    ) -> None:
         """`data`: the rows in file order, an Arrow batch or (JSON lines) a list of dicts; `order`: the plan's order of
-        them; `prefix`: the start of their addresses.
+        them; `prefix`: the start of their addresses; `faults`: rows that could not be read, by their numbers in the
+        shard: whoever asks for one is told why.
         """
-        self.chunk, self._order, self._prefix = chunk, order, prefix
+        self.chunk, self._order, self._prefix, self._faults = chunk, order, prefix, faults or {}
         head = order[:8].tolist()
         in_order = head == sorted(head) and bool((order[1:] > order[:-1]).all())
         self._data, self._is_ordered = data, in_order
@@ -88,7 +96,10 @@ class OpenChunk:
 
     def part(self, first: int, count: int, arrays: str | None = None) -> Columns | list[dict[str, Any]]:
         """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are. `arrays`: a column
-        whose lists of whole numbers stay out of Python: they come as numpy arrays."""
+        whose lists of whole numbers stay out of Python: they come as numpy arrays. A row that cannot be read raises a
+        DataError: asked for alone, it is this row's."""
+        if self._faults:
+            self._refuse_faults(first, count)
         if not self._is_ordered and (self._picked + count > FEW or isinstance(self._data, list)):
             with in_place(self.label, self.chunk):
                 self._data, self._is_ordered = _reordered(self._data, self._order), True
@@ -108,6 +119,11 @@ class OpenChunk:
             name: slices_of(batch.column(i)) if name == arrays else self._values(batch.column(i), name, numbers)
             for i, name in enumerate(names)
         }
+
+    def _refuse_faults(self, first: int, count: int) -> None:
+        for number in self.numbers(first, count):
+            if number in self._faults:
+                raise DataError(str(self._faults[number]))
 
     def _few(self, first: int, count: int) -> Columns | None:
         """The same, value by value; None where one cannot be read."""
@@ -144,7 +160,7 @@ class OpenChunk:
                     where = shown(Address(*self._prefix, number), 1000)
                     raise DataError(
                         f"{where}, column {shown(name)!r}: its value cannot be read: {said(cause)}; "
-                        f"leave the column out with columns=, or write the file again"
+                        f"leave the column out, headrace.rows(..., columns=[...]), or write the file again"
                     ) from cause
             return values
 

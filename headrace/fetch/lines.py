@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from headrace.catalog.lines import LineIndex, LineKind
 from headrace.catalog.plain import PlainBytes, PlainFile, Signature, require_same
@@ -14,6 +14,9 @@ from headrace.errors import Changed, DataError, SpecError, shown
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+RowFaults: TypeAlias = dict[int, DataError]
+"""Rows of a shard that cannot be read, by their numbers, and why."""
 
 PIECE = 8 << 20
 """Bytes held at once beside the rows asked for: a chunk of long lines is many times this."""
@@ -43,11 +46,14 @@ class LineReader:
             self.close()
             raise
 
-    def read(self, start: int, stop: int) -> Any:
-        """Rows [start, stop): of txt a pyarrow table with one text column, of jsonl a list of dicts."""
-        return self.read_text(start, stop) if self.kind == "txt" else self.read_objects(start, stop)
+    def read(self, start: int, stop: int, faults: RowFaults | None = None) -> Any:
+        """Rows [start, stop): of txt a pyarrow table with one text column, of jsonl a list of dicts.
 
-    def read_text(self, start: int, stop: int) -> Any:
+        `faults`: takes the rows that cannot be read, which then have nothing in them. None: the first one raises.
+        """
+        return (self.read_text if self.kind == "txt" else self.read_objects)(start, stop, faults)
+
+    def read_text(self, start: int, stop: int, faults: RowFaults | None = None) -> Any:
         import pyarrow as pa
 
         row, begin, end = self.index.span(start, stop)
@@ -56,14 +62,14 @@ class LineReader:
             ends = _line_ends(piece.data)
             first, last = max(start - row, 0), min(stop - row, len(ends))
             if first < last:
-                columns.append(self._column(piece, ends, first, last, row))
+                columns.append(self._column(piece, ends, first, last, row, faults))
             row += len(ends)
             if row >= stop:
                 break
         self._require_rows(row, stop)
         return pa.table({self.column: pa.chunked_array(columns, pa.large_string())})
 
-    def read_objects(self, start: int, stop: int) -> list[dict[str, Any]]:
+    def read_objects(self, start: int, stop: int, faults: RowFaults | None = None) -> list[dict[str, Any]]:
         row, begin, end = self.index.span(start, stop)
         line = self.index.line(row) if start < stop else 0
         found: list[dict[str, Any]] = []
@@ -75,7 +81,10 @@ class LineReader:
                 try:
                     found += parse_objects(lines, wanted)
                 except _BadLine as bad:
-                    self._refuse_object(bad, piece, lines, row + filled.index(bad.number), line + bad.number)
+                    place = _Place(piece, lines, filled, row, line)
+                    if faults is None:
+                        raise self._bad_object(bad, place) from None
+                    found += self._one_by_one(wanted, place, faults)
             row += len(filled)
             line += len(lines) - 1
             if row >= stop:
@@ -118,7 +127,9 @@ class LineReader:
             if cut < len(block):
                 parts.append(block[cut:])
 
-    def _column(self, piece: _Piece, ends: NDArray[np.intp], first: int, last: int, row: int) -> Any:
+    def _column(
+        self, piece: _Piece, ends: NDArray[np.intp], first: int, last: int, row: int, faults: RowFaults | None
+    ) -> Any:
         """Lines [first, last) of a piece, as one Arrow array over one copy of their bytes."""
         import numpy as np
         import pyarrow as pa
@@ -139,29 +150,64 @@ class LineReader:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
-            self._refuse_text(piece.data[begin:], piece.at + begin, row + first)
+            bad = self._bad_texts(piece.data[begin : begin + int(ends[-1])], piece.at + begin, row + first)
+            if faults is None:
+                raise next(iter(bad.values())) from None
+            faults.update(bad)
+            numbers = range(row + first, row + last)
+            texts = zip(numbers, column.cast(pa.large_binary()).to_pylist(), strict=True)
+            column = pa.array([None if n in bad else line.decode() for n, line in texts], pa.large_string())
         return column
 
-    def _refuse_text(self, data: bytes, at: int, row: int) -> NoReturn:
-        for number, line in enumerate(data.split(b"\n")):
+    def _bad_texts(self, data: bytes, at: int, row: int) -> RowFaults:
+        found: RowFaults = {}
+        for number, line in enumerate(data.split(b"\n"), row):
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{self.label}: row {row + number} (line {row + number + 1}, byte {at + error.start}) "
-                    f"{_not_utf8(line, error)}"
-                ) from None
+                found[number] = DataError(
+                    f"{self.label}: row {number} (line {number + 1}, byte {at + error.start}) {_not_utf8(line, error)}"
+                )
             at += len(line) + 1
-        raise AssertionError(f"{self.label}: arrow refused rows that are UTF-8")
+        assert found, f"{self.label}: arrow refused rows that are UTF-8"
+        return found
 
-    def _refuse_object(self, bad: _BadLine, piece: _Piece, lines: list[bytes], row: int, line: int) -> NoReturn:
-        at = piece.at + sum(len(text) + 1 for text in lines[: bad.number]) + bad.offset
-        raise DataError(f"{self.label}: row {row} (line {line}, byte {at}) {bad.why}") from None
+    def _one_by_one(self, wanted: list[int], place: _Place, faults: RowFaults) -> list[dict[str, Any]]:
+        """The objects on these lines. One that cannot be read is an empty object, and its row a fault."""
+        found: list[dict[str, Any]] = []
+        for number in wanted:
+            try:
+                found += parse_objects(place.lines, [number])
+            except _BadLine as bad:
+                found.append({})
+                faults[place.row_of(bad.number)] = self._bad_object(bad, place)
+        return found
+
+    def _bad_object(self, bad: _BadLine, place: _Place) -> DataError:
+        at = place.piece.at + sum(len(text) + 1 for text in place.lines[: bad.number]) + bad.offset
+        row, line = place.row_of(bad.number), place.line + bad.number
+        return DataError(f"{self.label}: row {row} (line {line}, byte {at}) {bad.why}")
 
 
 class _Piece(NamedTuple):
     at: int
     data: bytes
+
+
+class _Place(NamedTuple):
+    """Some lines of a file, and where they are."""
+
+    piece: _Piece
+    lines: list[bytes]
+    filled: list[int]
+    """Those of them that hold a row."""
+    row: int
+    """The number of the first of these rows."""
+    line: int
+    """The number of the first line."""
+
+    def row_of(self, number: int) -> int:
+        return self.row + self.filled.index(number)
 
 
 def _line_ends(data: bytes) -> NDArray[np.intp]:

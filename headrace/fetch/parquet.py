@@ -208,7 +208,8 @@ class ParquetReader:
         if plain > max(MAX_RATIO * packed, MIN_CAP):
             raise DataError(
                 f"{self.shard}: the {packed:,} bytes of row group {group} decompress to {plain:,}, which looks like a "
-                f"bomb; if they should, write the file with smaller row groups, or leave a column out with columns="
+                f"bomb; if they should, write the file with smaller row groups, or leave a column out: "
+                f"headrace.rows(..., columns=[...])"
             )
         self._checked = group
 

@@ -13,7 +13,7 @@ from headrace.catalog.lines import LineIndex
 from headrace.catalog.stop import Stop
 from headrace.errors import Changed, DataError, HeadraceError, NotFound, shown
 from headrace.fetch.chunk import OpenChunk
-from headrace.fetch.lines import LineReader
+from headrace.fetch.lines import LineReader, RowFaults
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.fetch.prefetch import ShardPrefetcher, sweep_once
@@ -85,7 +85,8 @@ class Shelf:
     def open(self, chunk: Chunk, order: I64, epoch: int) -> OpenChunk:
         listing = self.index.listing
         prefix = (str(listing.source), epoch, listing.label(chunk.shard))
-        return OpenChunk(chunk, self._read(chunk), order, prefix)
+        faults: RowFaults = {}
+        return OpenChunk(chunk, self._read(chunk, faults), order, prefix, faults)
 
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
         """Close what is not needed; let go of what is neither needed nor part of the state that was saved last, and put
@@ -120,18 +121,18 @@ class Shelf:
             self._prefetch.close()
             self._prefetch = None
 
-    def _read(self, chunk: Chunk) -> Any:
+    def _read(self, chunk: Chunk, faults: RowFaults) -> Any:
         if chunk.shard not in self._readers and self._pays_by_range(chunk):
-            return self._read_by_range(chunk)
+            return self._read_by_range(chunk, faults)
         try:
-            return self._read_whole(chunk)
+            return self._read_whole(chunk, faults)
         except HeadraceError as error:
             if not self._is_harmed(chunk.shard, error):
                 raise
         self._fetch_again(chunk.shard)
-        return self._read_whole(chunk)
+        return self._read_whole(chunk, faults)
 
-    def _read_by_range(self, chunk: Chunk) -> Any:
+    def _read_by_range(self, chunk: Chunk, faults: RowFaults) -> Any:
         try:
             return self._range_reader(chunk.shard).read(chunk)
         except DataError as error:
@@ -139,7 +140,7 @@ class Shelf:
             log.warning("%s; once more", error)
         if chunk.shard in self._by_range:
             self._by_range.pop(chunk.shard).close()
-        return self._range_reader(chunk.shard).read(chunk) if self._never_whole else self._read_whole(chunk)
+        return self._range_reader(chunk.shard).read(chunk) if self._never_whole else self._read_whole(chunk, faults)
 
     def _is_harmed(self, number: int, error: HeadraceError) -> bool:
         """Whether an error comes from what became of a file of ours since it was fetched."""
@@ -155,7 +156,7 @@ class Shelf:
             self._readers.pop(number).close()
         self._prefetch.release(self.index.listing.shard(number), keep=True)
 
-    def _read_whole(self, chunk: Chunk) -> Any:
+    def _read_whole(self, chunk: Chunk, faults: RowFaults) -> Any:
         if chunk.shard not in self._readers:
             reader = self._by_range.pop(chunk.shard, None)
             if reader is not None:
@@ -164,7 +165,7 @@ class Shelf:
         reader_ = self._readers[chunk.shard]
         if isinstance(reader_, ParquetReader):
             return reader_.read(chunk)
-        return _line_batch(reader_.read(chunk.first, chunk.first + chunk.rows), self.columns)
+        return _line_batch(reader_.read(chunk.first, chunk.first + chunk.rows, faults), self.columns)
 
     def _pays_by_range(self, chunk: Chunk) -> bool:
         """Whether to read this chunk where it lies: the first rows should not wait for a whole shard."""

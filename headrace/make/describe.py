@@ -1,4 +1,4 @@
-"""How rows become tokens, as plain values."""
+"""How rows become tokens, and what happens to rows that cannot: as plain values."""
 
 from __future__ import annotations
 
@@ -48,3 +48,24 @@ class Tokenize:
             raise SpecError(f"column={shown(self.column)!r}: the name of a column is expected, or none at all")
         if self.threads is not None and (type(self.threads) is not int or not 1 <= self.threads <= 1024):
             raise SpecError(f"threads={shown(self.threads)!r}: a whole number from 1 to 1024 is expected")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What happens to a row that cannot be read or made ready: bad JSON, a null text, a corrupt image."""
+
+    policy: Literal["raise", "skip"] = "raise"
+    """raise: the run stops at the row. skip: the row is left out and recorded, and the next one takes its place."""
+    budget: int = 100
+    """skip: rows that each lane may leave out over the whole run; one more stops the run. `load` counts a row once,
+    however often it comes; a `TrueStreamingDataset` counts it each time."""
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("raise", "skip"):
+            raise SpecError(f"policy={shown(self.policy)!r}: rows that fail 'raise', or the run may 'skip' them")
+        if type(self.budget) is not int or self.budget < 0:
+            raise SpecError(f"budget={shown(self.budget)!r}: a whole number of rows from 0 on is expected")
+
+    @property
+    def skips(self) -> bool:
+        return self.policy == "skip"

@@ -6,21 +6,23 @@ The state is the consumer's. What lies ready is no part of it, and is made again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 
-from headrace.errors import HeadraceError, StateError, shown
+from headrace.errors import DataError, HeadraceError, StateError, shown
 from headrace.fetch.block import RowBlock, gather, pick
+from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.cursor import Cursor
 from headrace.fetch.draws import Draws, Slot
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Chunk, Order
 from headrace.fetch.pool import Mark, Pool
 from headrace.fetch.sources import Opened
+from headrace.make.faults import Fault, LaneFaults, SkipList
 from headrace.make.groups import Groups
-from headrace.make.prepare import Prepare, Ready, Samples
+from headrace.make.prepare import KeepsErrors, Prepare, Ready, Samples
 from headrace.stage import State
 
 MOST_ROWS = 256
@@ -42,13 +44,16 @@ class Feed:
         source: Opened,
         pool: Pool,
         prepare: Prepare,
+        faults: LaneFaults,
         skipped: frozenset[tuple[str, int]] = frozenset(),
         by_range: bool = False,
         first_rows: int = FIRST_ROWS,
     ) -> None:
-        """`skipped`: rows, by shard and number, that are passed over. `by_range`: shards are not fetched whole.
-        `first_rows`: those that a batch needs, where it is known."""
-        self.number, self._source, self._pool, self._prepare, self._skipped = number, source, pool, prepare, skipped
+        """`faults`: of the lane; is told of rows that fail. `skipped`: rows, by shard and number, that are passed over
+        and never read. `by_range`: shards are not fetched whole. `first_rows`: those that a batch needs, where it is
+        known."""
+        self.number, self._source, self._pool, self._prepare = number, source, pool, prepare
+        self._faults, self._skipped = faults, SkipList(skipped, source.label)
         self._by_range, self._first_rows = by_range, min(first_rows, MOST_ROWS)
         self._cursor = Cursor(pool)
         self._open: OpenChunks | None = None
@@ -71,6 +76,8 @@ class Feed:
         """The next row, or None where the source has ended. Where it fails, the next call tries the same row again."""
         if self._cursor.is_barren or not (self._ready or self._more()):
             return None
+        if self._ready[0].fault is not None:
+            self._faults.meet(self._ready[0])
         row = self._ready.popleft()
         self._cursor.take()
         if row.samples:
@@ -106,16 +113,34 @@ class Feed:
         return [found[place] for place in places]
 
     def _fetch_from(self, chunk: Chunk, order: Order, positions: list[int]) -> list[Ready]:
+        listed = self._skipped.positions(chunk, order)
+        found = [self._left_out(chunk, order, position) for position in positions if position in listed]
+        wanted = [position for position in positions if position not in listed]
+        if not wanted:
+            return found
         opened = self._opened()
         slot = next((s for s in self._pool.slots if s.chunk == chunk), None) if order is self._pool.order else None
         data = opened.read(chunk, order) if slot is None else opened.of(slot, self._pool.slots, order)
         try:
-            turns = [p - chunk.start for p in positions]
-            block = pick(data, turns, self._source.spec, order.epoch, self._prepare.arrays)
-            samples = self._prepared(self._grouped(block, {chunk.shard}))
+            return found + self._picked(data, order, wanted)
         finally:
             if slot is None:
                 data.close()
+
+    def _picked(self, data: OpenChunk, order: Order, positions: list[int]) -> list[Ready]:
+        """Single rows of a chunk; where one fails, they are made one by one."""
+        chunk = data.chunk
+        try:
+            turns = [p - chunk.start for p in positions]
+            block = pick(data, turns, self._source.spec, order.epoch, self._prepare.arrays)
+            samples = self._prepared(self._grouped(block, {chunk.shard}))
+        except DataError as error:
+            if len(positions) > 1:
+                return [row for position in positions for row in self._picked(data, order, [position])]
+            row = self._failed_row(chunk, order, positions[0], error)
+            if row.fault is not None:
+                self._faults.meet(row)
+            return [row]
         return self._made(order.epoch, positions, block.places, samples)
 
     # --- ahead
@@ -131,7 +156,7 @@ class Feed:
         if len(self._ready) >= min(rows, self._in_bytes(AHEAD_BYTES)) or self._cursor.blocks > AHEAD_BLOCKS:
             return False
         try:
-            drawn = self._cursor.ahead(self._most())
+            drawn = self._ahead()
             if drawn is None:
                 return False
             mark, done = drawn
@@ -149,7 +174,7 @@ class Feed:
     def _more(self) -> bool:
         """Make the next block ready. One that fails is tried again row by row: what comes before a bad row is given."""
         self._failed = False
-        while (drawn := self._cursor.ahead(self._most())) is not None:
+        while (drawn := self._ahead()) is not None:
             mark, done = drawn
             try:
                 with self._or_undone(mark):
@@ -161,6 +186,19 @@ class Feed:
             else:
                 return True
         return False
+
+    def _ahead(self) -> tuple[Mark, Draws] | None:
+        """Draw the next block. It ends before a row on the skip list, which is a block of its own."""
+        drawn = self._cursor.ahead(self._most())
+        if drawn is None or not self._skipped:
+            return drawn
+        mark, done = drawn
+        with self._or_undone(mark):
+            first = self._skipped.first_in(done, self._pool.order)
+        if first is None or done.count == 1:
+            return drawn
+        self._cursor.undo(mark)
+        return self._cursor.ahead(max(1, first))
 
     @contextmanager
     def _or_undone(self, mark: Mark) -> Iterator[None]:
@@ -191,16 +229,44 @@ class Feed:
         if self._planned != done.epoch:
             self._shelf.plan(self._pool.shards_to_come(), self._pool.size.chunks)
             self._planned = done.epoch
-        opened.want(done)
-        chunk_of = partial(opened.of, slots=done.slots, order=self._pool.order)
-        block = gather(chunk_of, done, self._source.spec, self._prepare.arrays)
-        samples = self._prepared(self._grouped(block, {slot.chunk.shard for slot in done.slots}))
-        made = self._made(done.epoch, done.positions.tolist(), block.places, samples)
+        if self._skipped and done.count == 1 and self._skipped.first_in(done, self._pool.order) is not None:
+            made = [self._left_out(_only_chunk(done), self._pool.order, int(done.positions[0]))]
+        else:
+            opened.want(done)
+            made = self._read(done, partial(opened.of, slots=done.slots, order=self._pool.order))
         if len(opened) > len(self._pool.slots):
             opened.keep_only(self._pool.slots)
         self._recent.append(self._pool.shards_in_use())
         self._shelf.keep_only(self._recent[-1], set().union(*self._recent))
         return made
+
+    def _read(self, done: Draws, chunk_of: Callable[[Slot], OpenChunk]) -> list[Ready]:
+        for slot, _, count in done.parts():
+            if count:
+                chunk_of(slot)  # what fails here is a file, not a row
+        try:
+            block = gather(chunk_of, done, self._source.spec, self._prepare.arrays)
+            samples = self._prepared(self._grouped(block, {slot.chunk.shard for slot in done.slots}))
+        except DataError as error:
+            if done.count > 1:
+                raise  # row by row, to know which
+            return [self._failed_row(_only_chunk(done), self._pool.order, int(done.positions[0]), error)]
+        return self._made(done.epoch, done.positions.tolist(), block.places, samples)
+
+    def _left_out(self, chunk: Chunk, order: Order, position: int, samples: Samples = ()) -> Ready:
+        """A row that is not read: it has no sample."""
+        row = chunk.first + int(order.rows_of(chunk)[position - chunk.start])
+        return Ready(self.number, order.epoch, position, self._source.label(chunk.shard), row, samples)
+
+    def _failed_row(self, chunk: Chunk, order: Order, position: int, error: DataError) -> Ready:
+        """A row that failed, where the lane may leave it out; else its error, with what to do about it."""
+        row = self._left_out(chunk, order, position)
+        kept: Samples | None = self._prepare.failed(error) if isinstance(self._prepare, KeepsErrors) else None
+        if kept is not None:  # whoever gives out samples decides about it
+            return row._replace(samples=kept)
+        if self._faults.skips:
+            return row._replace(fault=Fault(chunk.shard, error.with_traceback(None)))
+        raise self._faults.told(error, row)
 
     def _prepared(self, block: RowBlock) -> list[Samples]:
         """What goes wrong in there says at which row, and is never taken for the end of the data."""
@@ -229,8 +295,6 @@ class Feed:
     def _made(
         self, epoch: int, positions: list[int], places: list[tuple[str, int]], samples: list[Samples]
     ) -> list[Ready]:
-        if self._skipped:
-            samples = [() if place in self._skipped else s for place, s in zip(places, samples, strict=True)]
         shards, rows = zip(*places, strict=True)
         return list(map(Ready, repeat(self.number), repeat(epoch), positions, shards, rows, samples))
 
@@ -271,6 +335,11 @@ class Feed:
 def _row_bytes(slots: Iterable[Slot]) -> int:
     chunks = [slot.chunk for slot in slots]
     return sum(chunk.nbytes for chunk in chunks) // max(1, sum(chunk.rows for chunk in chunks))
+
+
+def _only_chunk(done: Draws) -> Chunk:
+    """Of one draw."""
+    return next(slot.chunk for slot, _, count in done.parts() if count)
 
 
 class CountingFeed(Feed):

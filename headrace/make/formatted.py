@@ -85,6 +85,10 @@ class Formatted:
             made = self._tokenized(found[0])
         return [[sample for _ in several if (sample := next(made)) is not None] for several in found]
 
+    def failed(self, error: DataError) -> Samples | None:
+        """Of a row that could not even be read."""
+        return list(self._tokenized([{"text": "", ERROR: error}])) if self._keep_errors else None
+
     def _tried(self, row: dict[str, Any], address: Address) -> list[dict[str, Any]]:
         if self.group_by is not None and row["rows"] is None:
             return []  # the first row of its group stands for it

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DataError, shown
-from headrace.fetch.chunk import OpenChunk
+from headrace.fetch.chunk import Columns, OpenChunk
 from headrace.fetch.plan import WINDOW_BITS, Chunk, Counts, Order, Rules
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Groups:
         in_file_order = replace(rules, shuffle=False, shard_window=1, coordinate="windows", limit=None)
         self._order = Order(counts, in_file_order, 0)
         self._counts, self._column, self._read = counts, column, read
-        self._kept: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
+        self._kept: OrderedDict[int, list[dict[str, Any] | DataError]] = OrderedDict()
 
     def of(self, shard: int, row: int) -> list[dict[str, Any]] | None:
         """The rows of the group that begins with this row; None: it begins before."""
@@ -61,14 +61,30 @@ class Groups:
         self._kept[chunk.start] = rows
         if len(self._kept) > KEPT_CHUNKS:
             self._kept.popitem(last=False)
-        return rows[row - chunk.first]
+        found = rows[row - chunk.first]
+        if isinstance(found, DataError):
+            raise DataError(str(found))
+        return found
 
-    def _rows(self, chunk: Chunk) -> list[dict[str, Any]]:
+    def _rows(self, chunk: Chunk) -> list[dict[str, Any] | DataError]:
+        """All rows of a chunk; where one cannot be read, why."""
         opened = self._read(chunk, self._order.rows_of(chunk), 0)
         try:
-            part = opened.part(0, chunk.rows)
+            return _dicts(opened.part(0, chunk.rows))
+        except DataError:
+            return [_dict_or_error(opened, i) for i in range(chunk.rows)]
         finally:
             opened.close()
-        if isinstance(part, list):
-            return part
-        return [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]
+
+
+def _dicts(part: Columns | list[dict[str, Any]]) -> list[dict[str, Any] | DataError]:
+    if isinstance(part, list):
+        return list(part)
+    return [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]
+
+
+def _dict_or_error(opened: OpenChunk, i: int) -> dict[str, Any] | DataError:
+    try:
+        return _dicts(opened.part(i, 1))[0]
+    except DataError as error:
+        return error

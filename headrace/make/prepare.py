@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from headrace.errors import DataError, shown
 from headrace.fetch.block import RowBlock
+from headrace.make.faults import Fault
 from headrace.make.sample import Sample
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Ready(NamedTuple):
     samples: Samples
     most: int | None = None
     """How many of its tokens may be given; None: all of them."""
+    fault: Fault | None = None
+    """Why it has no sample, where it failed and may be left out."""
 
 
 class Prepare(Protocol):
@@ -47,6 +50,15 @@ class Prepare(Protocol):
         ...
 
     def __call__(self, block: RowBlock) -> list[Samples]: ...
+
+
+@runtime_checkable
+class KeepsErrors(Protocol):
+    """A `Prepare` whose samples may stand for rows that failed."""
+
+    def failed(self, error: DataError) -> Samples | None:
+        """What such a row gives; None: its error is raised."""
+        ...
 
 
 class AsRows:
@@ -86,7 +98,7 @@ class FromText:
         texts = _column(block, self._column)
         for i, text in enumerate(texts):
             if not isinstance(text, str):
-                raise _unfit(block, i, self._column, text, "a text is expected; name another column, or skip the row")
+                raise _unfit(block, i, self._column, text, "a text is expected; name another column, or repair the row")
         try:
             found = self._encode(list(texts))
         except ValueError as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import DataError, FetchError, SourceError, SpecError, StateError, shown
+from headrace.make.describe import Faults
 from headrace.make.prepare import Ready
 from headrace.make.sample import ERROR, MEDIA_STOP, has_media
 from headrace.mix.turns import Pick
@@ -21,7 +22,7 @@ from headrace.sequence.finish import Finish
 from headrace.sequence.fit import fill
 from headrace.sequence.pack import MOST_CHOSEN, MOST_HELD, OLDEST_EVERY, TO_THE_END, Fetch, addresses, cut_piece
 from headrace.sequence.piece import Piece
-from headrace.sequence.samples import Faults, SampleBatcher
+from headrace.sequence.samples import SampleBatcher
 from headrace.stage import State
 
 if TYPE_CHECKING:

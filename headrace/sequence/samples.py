@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.errors import DataError, FetchError, SourceError, SpecError, StateError, shown
+from headrace.errors import DataError, FetchError, SourceError, StateError, shown
+from headrace.make.describe import Faults
 from headrace.make.prepare import Ready
 from headrace.mix.turns import Pick
 from headrace.sequence.pack import TO_THE_END, Fetch, addresses
@@ -18,22 +18,6 @@ from headrace.sequence.side_by_side import ALONE, Begin, Helpers
 from headrace.stage import State
 
 log = logging.getLogger("headrace")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Faults:
-    """What becomes of a row that cannot be made a sample: a corrupt image, a missing field or file."""
-
-    policy: Literal["raise", "skip"] = "raise"
-    """skip: it does not count, and the next one comes in its place."""
-    budget: int = 100
-    """skip: so many in a lane, over the whole run; one more is an error."""
-
-    def __post_init__(self) -> None:
-        if self.policy not in ("raise", "skip"):
-            raise SpecError(f"policy={shown(self.policy)!r}: rows that fail 'raise', or the run may 'skip' them")
-        if type(self.budget) is not int or self.budget < 0:
-            raise SpecError(f"budget={shown(self.budget)!r}: a whole number of rows from 0 on is expected")
 
 
 class Finished(NamedTuple):

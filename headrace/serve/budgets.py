@@ -9,6 +9,8 @@ from headrace.serve.pipeline import Pipeline
 
 log = logging.getLogger("headrace")
 
+MOST_TOLD = 8
+
 
 def tell_layout(pipeline: Pipeline, lanes: int) -> None:
     """What is unusual about reading these sources with so many lanes."""
@@ -41,6 +43,19 @@ def _tell_small_limits(pipeline: Pipeline, lanes: int) -> None:
                 part.tokens // lanes,
                 pack.seq_len,
             )
+
+
+def tell_skips(pipeline: Pipeline) -> None:
+    """Rows on the skip list that are not there: a name that was mistyped skips nothing."""
+    wrong = pipeline.unmatched_skips()
+    if wrong and pipeline.run.rank == 0:
+        log.warning(
+            "skip.addresses: %d of %d match no row: %s%s; copy addresses from error messages or from loader.faults",
+            len(wrong),
+            len(pipeline.recipe.skip.addresses),
+            ", ".join(wrong[:MOST_TOLD]),
+            ", …" if len(wrong) > MOST_TOLD else "",
+        )
 
 
 def check_memory(pipeline: Pipeline, lanes: int, budget: int) -> None:

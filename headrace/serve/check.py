@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headrace.errors import StateError, shown
 from headrace.fetch.pool import MOST
+from headrace.make.faults import places_in
 from headrace.mix.turns import MODALITIES, UNLIMITED
 from headrace.sequence.pack import TO_THE_END
 from headrace.serve.lane import Lane
@@ -16,6 +17,8 @@ from headrace.stage import State
 LANE_KEYS = ("n", "o", "z", "src", "mix", "tok", "off", "held", "rest")
 SAMPLE_KEYS = ("lim", "num", "bad")
 """...and those of lanes of samples."""
+FAULTS = "faults"
+"""...and of lanes that may leave out rows that fail."""
 
 
 def check_lanes(saved: Saved, states: Sequence[State]) -> None:
@@ -171,7 +174,7 @@ def check_ends(pipeline: Pipeline, states: Sequence[State], epoch: int) -> None:
 
 def _check_fields(number: int, state: State) -> None:
     known = (*LANE_KEYS, *SAMPLE_KEYS) if any(key in state for key in SAMPLE_KEYS) else LANE_KEYS
-    odd = [key for key in state if key not in known] or [key for key in known if key not in state]
+    odd = [key for key in state if key not in (*known, FAULTS)] or [key for key in known if key not in state]
     if odd:
         raise StateError(f"lanes: lane {number} has other fields than a lane: {shown(odd[0])!r}; nothing was changed")
     for name in ("src", "mix", "tok", "off", "held", "rest"):
@@ -199,6 +202,9 @@ def _check_numbers(number: int, state: State, num_sources: int) -> None:
                 raise _wrong(number, name, f"{count} numbers of samples", state)
         if not _is_whole(state["bad"], MOST):
             raise _wrong(number, "bad", "so many rows", state)
+    for place in places_in(state):
+        if not _is_whole(place.source, num_sources) or not all(_is_whole(x, MOST) for x in place):
+            raise _wrong(number, FAULTS, "rows of three whole numbers (source, shard, row)", state)
     for name in ("held", "rest"):
         whole = name == "rest" or "lim" in state
         if not all(_is_piece(piece, num_sources, whole) for piece in state[name]):

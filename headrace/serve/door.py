@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 from headrace.catalog.known import for_testing
 from headrace.catalog.source import Source
 from headrace.errors import SpecError, no_torch, shown, torch_is_here
-from headrace.make.describe import Tokenize
+from headrace.make.describe import Faults, Tokenize
 from headrace.make.tokenize import Tokenizer, name_of, open_tokenizer
 from headrace.mix.describe import Mix, Part, whole, whole_or_none
-from headrace.recipe import Order, Recipe, Tail
+from headrace.recipe import Order, Recipe, Skip, Tail
 from headrace.run import Run
 from headrace.sequence.describe import Pack
 from headrace.serve.loader import Loader, Serving
@@ -57,6 +57,8 @@ def load(
     mix: Mix | None = None,
     epochs: int | None = _EPOCHS,
     tail: Tail = _TAIL,
+    skip: Skip | None = None,
+    faults: Faults | None = None,
     num_workers: int = 0,
     lanes: int | None = None,
     steps_per_epoch: int | None = None,
@@ -77,7 +79,8 @@ def load(
     `eos`: the token that ends each document, where the tokenizer does not name one; False: none. `pack`: how documents
     share sequences. `batch_size`: rows, or sequences, of a micro-batch. `shuffle`, `seed`: the order of rows. `epochs`:
     passes over each source in one `iter()`; None: one for rows, endless for sequences. `tail`: how ranks that have less
-    than others end an epoch.
+    than others end an epoch. `skip`: rows and micro-batches to leave out. `faults`: what happens to rows that fail; the
+    first one stops the run, or they are left out up to a bound and listed in `loader.faults`.
 
     `num_workers`: processes that make batches. `prefetch`: batches that each makes ahead. `lanes`: logical readers; a
     run that will change its number of ranks sets it to a common multiple (one that the ranks do not divide is rounded
@@ -85,14 +88,11 @@ def load(
     unless given. `device`: batches arrive there.
 
     With a `Recipe` or YAML, what is given here as well takes the place of what stands there; what is not given, and
-    `eos`, `seq_len` or `mix` of None, is as the recipe says.
+    `eos`, `seq_len`, `mix`, `skip` or `faults` of None, is as the recipe says.
     """
     run = Run.here(cache_dir=cache_dir, rank=rank, world_size=world_size)
     given = {"pack": pack, "batch_size": batch_size, "shuffle": shuffle, "seed": seed, "epochs": epochs, "tail": tail}
-    asked: dict[str, Any] = {name: value for name, value in given.items() if not isinstance(value, _Default)}
-    asked |= {name: value for name, value in (("eos", eos), ("seq_len", seq_len), ("mix", mix)) if value is not None}
-    found, opened = _recipe(recipe, asked, tokenizer)
-    _refuse_tests(found)
+    asked = _asked(given, {"eos": eos, "seq_len": seq_len, "mix": mix, "skip": skip, "faults": faults})
     serving = Serving(
         num_workers=whole("num_workers", num_workers, 0, 1024),
         lanes=whole_or_none("lanes", lanes),
@@ -102,11 +102,19 @@ def load(
         persistent_workers=persistent_workers,
         device=device,
     )
-    found = found if steps_per_epoch is None else _endless(found)
-    return Loader(_with_torch(Pipeline(found, run, opened, opener=opener)), serving)
+    found, opened = _recipe(recipe, asked, tokenizer)
+    return Loader(_pipeline(found if steps_per_epoch is None else _endless(found), run, opened, opener), serving)
 
 
-def _with_torch(pipeline: Pipeline) -> Pipeline:
+def _asked(given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller gave: of `given` what is not a default of ours, of `others` what is not None."""
+    found = {name: value for name, value in given.items() if not isinstance(value, _Default)}
+    return found | {name: value for name, value in others.items() if value is not None}
+
+
+def _pipeline(recipe: Recipe, run: Run, tokenizer: Tokenizer | None, opener: Opener) -> Pipeline:
+    _refuse_tests(recipe)
+    pipeline = Pipeline(recipe, run, tokenizer, opener=opener)
     if pipeline.makes_tensors and not torch_is_here():
         raise no_torch("batches of tensors")
     return pipeline
@@ -128,11 +136,15 @@ def _recipe(given: Any, asked: Mapping[str, Any], tokenizer: Any) -> tuple[Recip
         given = Recipe.from_yaml(given)
     base = given if isinstance(given, Recipe) else None
     tokenize, opened, pack = _tokens(base, asked, tokenizer)
-    fields = {"tokenize": tokenize, "pack": pack, **_some(asked, "mix", "batch_size", "epochs", "tail")}
+    fields = {"tokenize": tokenize, "pack": pack, **_some(asked, *_FIELDS)}
     order = _some(asked, "shuffle", "seed")
     if base is None:
         return Recipe.of(given, order=Order(**order), **fields), opened
     return replace(base, order=replace(base.order, **order), **fields), opened
+
+
+_FIELDS = ("mix", "batch_size", "epochs", "tail", "skip", "faults")
+"""Arguments that are fields of a recipe under the same names."""
 
 
 def _some(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

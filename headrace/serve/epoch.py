@@ -261,7 +261,17 @@ def epoch_start(pipeline: Pipeline, place: Place, epoch: int, end: int | None = 
     m = -(-(place.m if end is None else end) // lanes) * lanes  # the same on any number of ranks
     if pipeline.samples is not None:  # a rank knows where its own lanes are: it must have them again
         m += (place.m - m) % pipeline.run.world_size
+    _keep_faults(place, states, m)
     return Place(lanes=[canonical(state) for state in states], m=m, m_plan=m, m_epoch=m, epoch=epoch)
+
+
+def _keep_faults(place: Place, states: Sequence[State], m: int) -> None:
+    """Rows that were left out count over the whole run. A rank knows those of its own lanes, so they go to lanes that
+    are its own from micro-batch `m` on."""
+    for number, lane in enumerate(place.lanes):
+        rows = json.loads(lane).get("faults", [])
+        if rows:
+            states[(number + m - place.m) % len(states)]["faults"] = rows
 
 
 def first_place(pipeline: Pipeline, lanes: int) -> Place:

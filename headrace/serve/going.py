@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -150,8 +151,9 @@ class Items(Iterator[dict[str, Any]]):
                 going.close()
         self._left = 0
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_exiting():  # then the names that close() needs may be gone
+            self.close()
 
 
 def worker_state(pipeline: Pipeline, going: Going) -> State:

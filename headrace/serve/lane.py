@@ -10,6 +10,7 @@ from typing import Any
 from headrace.address import Address
 from headrace.batch import Batch
 from headrace.errors import HeadraceError, StateError, shown
+from headrace.make.faults import LaneFaults
 from headrace.make.feed import FIRST_ROWS, CountingFeed, Feed
 from headrace.make.prepare import AsRows, Ready
 from headrace.mix.mixer import Mixer, share
@@ -23,6 +24,8 @@ from headrace.serve.pipeline import Pipeline
 from headrace.serve.redeal import rows_left
 from headrace.stage import State
 
+SAMPLES_ADVICE = "to leave out rows that fail, up to a bound: configure(faults=Faults(policy='skip'))"
+
 
 class Lane:
     def __init__(self, pipeline: Pipeline, number: int, lanes: int, epoch: int = 0, *, counting: bool = False) -> None:
@@ -30,12 +33,18 @@ class Lane:
         self.pipeline, self.number, self.lanes, self.epoch = pipeline, number, lanes, epoch
         self._names = [part.name for part in pipeline.recipe.parts]
         kind = CountingFeed if counting else Feed
+        self.faults = LaneFaults(
+            pipeline.recipe.faults,
+            [part.name for part in pipeline.recipe.parts],
+            "" if pipeline.samples is None else SAMPLES_ADVICE,
+        )
         self._feeds = [
             kind(
                 i,
                 pipeline.sources[i],
                 pipeline.pool(i, number, lanes, epoch),
                 AsRows() if counting else pipeline.prepares[i],
+                self.faults,
                 pipeline.skipped[i],
                 pipeline.reads_by_range(lanes),
                 _first_rows(pipeline),
@@ -203,7 +212,8 @@ class Lane:
         """Sequences or rows. A micro-batch on the skip list is made, and the next one given in its place."""
         take: Callable[[], Any] = partial(self._mixer.take, m)
         if m in self.pipeline.recipe.skip.steps:
-            self._packer.make(take, self._given)
+            with self.faults.all_pass():
+                self._packer.make(take, self._given)
         return self._packer.make(take, self._given)
 
     def _filler(self) -> Batch:
@@ -263,6 +273,7 @@ class Lane:
         other = Lane(self.pipeline, number, self.lanes, self.epoch)
         if isinstance(other._mixer, Mixer):
             other._mixer.leave_out_limited()
+        other.faults.is_silent = True
         if isinstance(other._packer, SampleBatcher):
             other._packer.picture_size = None  # what it makes may be given more than once
         return other
@@ -292,6 +303,7 @@ class Lane:
             "src": [feed.state_dict() for feed in self._feeds],
             **self._mixer.state_dict(),
             **self._packer.state_dict(),
+            **self.faults.state_dict(),
         }
 
     def load(self, receipt: bytes) -> None:
@@ -306,6 +318,7 @@ class Lane:
             raise StateError(f"lane {self.number}: src: the states of {len(self._feeds)} sources are expected")
         if not all(type(n) is int and n >= 0 for n in numbers):
             raise StateError(f"lane {self.number}: n, o, z: whole numbers from 0 on are expected, not {numbers}")
+        self.faults.load_state_dict(state)
         for feed, one in zip(self._feeds, sources, strict=True):
             feed.load_state_dict(one)
         self._mixer.load_state_dict(state)

@@ -25,11 +25,11 @@ from headrace.lerobot.identity import place_name
 from headrace.lerobot.info import VERSION
 from headrace.lerobot.root import is_on_hub, is_pin, kept_at
 from headrace.lerobot.source import Means, Robot, open_robot
+from headrace.make.describe import Faults
 from headrace.make.prepare import Ready
 from headrace.mix.describe import Mix, Part, whole, whole_or_none
 from headrace.recipe import Order, Recipe
 from headrace.run import Run, use_token
-from headrace.sequence.samples import Faults
 from headrace.serve.consumers import Consumed, after_batches, is_of_a_trainer
 from headrace.serve.epoch import num_rows_left
 from headrace.serve.going import Going, Items, Start, job_of, worker_start, worker_state

@@ -13,12 +13,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from headrace.address import skip_text
 from headrace.batch import Batch
 from headrace.catalog.identity import Trust
 from headrace.errors import Changed, SpecError, StateError, shown
-from headrace.serve.budgets import check_memory, tell_layout
+from headrace.make.faults import Place as FaultPlace
+from headrace.make.faults import places_in
+from headrace.serve.budgets import check_memory, tell_layout, tell_skips
 from headrace.serve.crew import Crew
 from headrace.serve.epoch import (
     Ending,
@@ -95,6 +98,8 @@ class Loader:
         self._jobs = 0
         self._read: dict[bytes, State] = {}
         """Receipts that were read for the last state."""
+        self._reasons: dict[FaultPlace, str] = {}
+        """Why rows were left out, as far as this process saw it."""
 
     # --- batches
 
@@ -306,6 +311,7 @@ class Loader:
 
     def _check_memory(self, pipeline: Pipeline, lanes: int) -> None:
         tell_layout(pipeline, lanes)
+        tell_skips(pipeline)
         own = lanes // self.ranks
         check_memory(pipeline, -(-own // max(1, min(self.serving.num_workers, own))), pipeline.run.memory_bytes)
 
@@ -405,6 +411,21 @@ class Loader:
         return {**found, "sources": self.statistics.by_source(recipe, weights)}
 
     @property
+    def faults(self) -> list[LeftOut]:
+        """The rows that the lanes of this rank left out because they failed, over the whole run; see `Faults`."""
+        lanes = [json.loads(lane) for i, lane in enumerate(self.place.lanes) if self._is_own(i, self.place)]
+        found = dict.fromkeys(place for lane in lanes for place in places_in(lane))
+        return [LeftOut(self._skip_text(place), self._reasons.get(place, "")) for place in found]
+
+    def _skip_text(self, place: FaultPlace) -> str:
+        shard = self.pipeline.sources[place.source].label(place.shard)
+        return skip_text(self.pipeline.recipe.parts[place.source].name, shard, place.row)
+
+    def left_out(self, rows: Sequence[tuple[FaultPlace, str]]) -> None:
+        """Remember why these rows were left out."""
+        self._reasons.update(rows)
+
+    @property
     def dataset(self) -> LaneDataset:
         """The same batches for a `torch.utils.data.DataLoader` or `StatefulDataLoader`, with `batch_size=None`. It
         begins where we are, and moves nothing here."""
@@ -451,6 +472,15 @@ def _as_they_were(facts: Sequence[Fact], before: Sequence[Fact]) -> tuple[Fact, 
     """Facts with the origins of the digests that they had at an earlier step."""
     pairs = zip(facts, before, strict=True)
     return tuple(replace(fact, epoch=then.epoch, digest=then.digest) for fact, then in pairs)
+
+
+class LeftOut(NamedTuple):
+    """A row that failed and was left out."""
+
+    address: str
+    """As `Skip(addresses=...)` takes it."""
+    reason: str
+    """Empty where it was left out before the state that the run resumed from; it was logged then."""
 
 
 class StateAsText:

@@ -91,7 +91,7 @@ def _epoch_start(pipeline: Pipeline, lanes: int, epoch: int) -> Place:
 def forwarded(pipeline: Pipeline, place: Place, steps: int, per_epoch: int | None = None) -> Place:
     """So many steps of a rank later. Nothing is read where rows can be counted; else batches are made and dropped."""
     recipe = pipeline.recipe
-    plain = recipe.pack is None and pipeline.samples is None and not recipe.skip.addresses
+    plain = recipe.pack is None and pipeline.samples is None and not pipeline.may_drop
     counted = pipeline.is_counted or (plain and pipeline.passes is None)
     ranks = pipeline.run.world_size
     packed = pipeline.samples is not None and pipeline.samples.packing is not None

@@ -46,7 +46,7 @@ def peek(saved: Saved, pipeline: Pipeline, m: int, progress: Progress = lambda d
         place = _before(saved, pipeline, m, progress)
     lanes, number = len(place.lanes), m % len(place.lanes)
     recipe = pipeline.recipe
-    lane = Lane(pipeline, number, lanes, place.epoch, counting=recipe.pack is None and not recipe.skip.addresses)
+    lane = Lane(pipeline, number, lanes, place.epoch, counting=recipe.pack is None and not pipeline.may_drop)
     try:
         lane.load(place.lanes[number])
         for before in range(place.m + (number - place.m) % lanes, m, lanes):

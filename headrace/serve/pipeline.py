@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.address import skip_text
 from headrace.catalog.identity import Identity, Trust
 from headrace.catalog.known import known_of
 from headrace.catalog.recognise import Before, is_same, require_same
@@ -273,6 +274,11 @@ class Pipeline:
         if source.kind == "lerobot":
             if recipe.pack is not None:
                 raise SpecError(f"{shown(source)}: frames of robots are not tokenized; leave seq_len out")
+            if recipe.faults.skips:
+                raise SpecError(
+                    f"faults=Faults(policy='skip'): {shown(source)} has frames, which fail only when they are decoded "
+                    f"and cannot be left out by then; leave faults out, and bad episodes with episodes="
+                )
             return AsFrames()
         if recipe.pack is None:
             return AsRows()
@@ -349,16 +355,23 @@ class Pipeline:
         zeros = [0] * len(self.recipe.parts)
         state: State = {"n": 0, "o": 0, "z": 0, "off": [], "held": [], "rest": []}
         state |= {"src": [dict(start) for _ in zeros], "mix": list(zeros), "tok": list(zeros)}
+        if self.recipe.faults.skips:
+            state["faults"] = []
         return state | (self.samples.fresh(lane, lanes, epoch) if self.samples is not None else {})
 
     @property
     def is_counted(self) -> bool:
         """Whether the number of micro-batches follows from row counts alone."""
         recipe = self.recipe
-        plain = recipe.pack is None and self.samples is None and not recipe.skip.addresses and not recipe.skip.steps
+        plain = recipe.pack is None and self.samples is None and not self.may_drop and not recipe.skip.steps
         together = len(recipe.parts) == 1 or recipe.mix.stop != "first_exhausted"
         known = all(fact.coordinate == "rows" for fact in self.facts)
         return plain and together and known and self.passes is not None
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether rows may be left out, so that their number alone does not say how many come."""
+        return bool(self.recipe.skip.addresses) or self.recipe.faults.skips
 
     def rules(self, i: int) -> Rules:
         fact, part, order = self.facts[i], self.recipe.parts[i], self.recipe.order
@@ -419,6 +432,22 @@ class Pipeline:
         listed = [skip_address(text) for text in self.recipe.skip.addresses]
         names = [{part.name, str(part.source)} for part in self.recipe.parts]
         return [frozenset((shard, row) for spec, shard, row in listed if spec in own) for own in names]
+
+    def unmatched_skips(self) -> list[str]:
+        """Rows on the skip list that no source has, each with the reason, as far as that is known without reading."""
+        found = []
+        for i, rows in enumerate(self.skipped):
+            numbers: dict[str, int] = {}
+            if rows:
+                numbers = {self.sources[i].label(n): n for n in range(self.counts(i).num_shards)}
+            counted = self.facts[i].coordinate == "rows"
+            for shard, row in sorted(rows):
+                text = shown(skip_text(self.recipe.parts[i].name, shard, row), 300)
+                if shard not in numbers:
+                    found.append(f"{text} (no shard of that name, such as {shown(next(iter(numbers), ''))!r})")
+                elif counted and row >= (size := int(self.counts(i).shard_rows()[numbers[shard]])):
+                    found.append(f"{text} (that shard has {size:,} rows, numbered from 0)")
+        return found
 
 
 def _from_catalog(source: Source, tokenizer: Tokenizer) -> Prepare | None:

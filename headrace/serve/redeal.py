@@ -12,6 +12,7 @@ from headrace import rng
 from headrace.errors import StateError, shown
 from headrace.fetch.plan import WINDOW_BITS, Order, Range, length, merge, overlap
 from headrace.fetch.pool import Pool, PoolSize
+from headrace.make.faults import places_in
 from headrace.mix.mixer import within_shares
 from headrace.serve.pipeline import Pipeline
 from headrace.stage import State
@@ -34,6 +35,8 @@ def redeal(pipeline: Pipeline, lanes: Sequence[State], num_lanes: int) -> tuple[
     tokens = [_tokens(pipeline, i, even([lane["tok"][i] for lane in lanes], num_lanes)) for i in range(len(sources))]
     pieces = [["held", *piece] for lane in lanes for piece in lane["held"]]
     pieces += [["rest", *piece] for lane in lanes for piece in lane["rest"]]
+    left_out = list(dict.fromkeys(place for lane in lanes for place in places_in(lane)))
+    has_faults = any("faults" in lane for lane in lanes)
     dealt: list[State] = []
     for j in range(num_lanes):
         own = pieces[j::num_lanes]
@@ -48,6 +51,7 @@ def redeal(pipeline: Pipeline, lanes: Sequence[State], num_lanes: int) -> tuple[
                 "off": [],
                 "held": [piece[1:] for piece in own if piece[0] == "held"],
                 "rest": [piece[1:] for piece in own if piece[0] == "rest"],
+                **({"faults": [list(place) for place in left_out[j::num_lanes]]} if has_faults else {}),
                 **_of_samples(pipeline, lanes, j, num_lanes),
             }
         )

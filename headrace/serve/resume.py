@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headrace.errors import StateError, shown
+from headrace.make.faults import places_in
 from headrace.recipe import Recipe
 from headrace.sequence.samples import is_untouched
 from headrace.serve.check import (
@@ -210,8 +211,10 @@ def _with_sources(
     def pieces(name: str) -> list[list[int]]:
         return [[now[piece[0]], *piece[1:]] for piece in state[name] if piece[0] in now]
 
+    left_out = {"faults": [[now[p.source], p.shard, p.row] for p in places_in(state) if p.source in now]}
     return {
         **state,
+        **(left_out if "faults" in state else {}),
         "src": [
             pipeline.pool(i, lane, lanes, saved.epoch).state_dict() if n is None else state["src"][n]
             for i, n in enumerate(numbers)

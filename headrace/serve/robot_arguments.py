@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.catalog.source import spelled
 from headrace.errors import SpecError, shown
-from headrace.sequence.samples import Faults
+from headrace.make.describe import Faults
 
 log = logging.getLogger("headrace")
 

@@ -11,6 +11,7 @@ from headrace.address import Address
 from headrace.batch import Batch
 from headrace.errors import shown
 from headrace.fetch.media.policy import MediaPolicy
+from headrace.make.describe import Faults
 from headrace.make.feed import Feed
 from headrace.make.formatted import Formatted, Formatter, Rendering
 from headrace.make.prepare import Ready
@@ -19,7 +20,7 @@ from headrace.sequence.finish import Finish
 from headrace.sequence.media import collate_in, copied
 from headrace.sequence.sample_collate import collate_sequences
 from headrace.sequence.sample_pack import Packing, SamplePacker
-from headrace.sequence.samples import Faults, SampleBatcher, copies_in
+from headrace.sequence.samples import SampleBatcher, copies_in
 from headrace.sequence.side_by_side import Helpers, num_threads
 from headrace.stage import State
 

@@ -137,6 +137,7 @@ class Slots(Iterator[Batch]):
                 self._loader.statistics.warn_of_cuts(
                     self._loader.pipeline.recipe, self._loader.pipeline.samples is not None
                 )
+            self._loader.left_out(made.faults)
             self._receipts[lane] = made.batch.receipt
             if self._job.ranks > 1 or not made.filling:
                 return made.batch

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.errors import SpecError, shown
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.files import publish_json
-from headrace.make.describe import Tokenize
+from headrace.make.describe import Faults, Tokenize
 from headrace.make.open_template import open_template
 from headrace.make.tokenize import name_of, open_tokenizer
 from headrace.make.tokens import full_tokens, warn_of_split_marks
@@ -26,7 +26,6 @@ from headrace.sequence.cost import MediaTokens
 from headrace.sequence.describe import Method, Pack
 from headrace.sequence.finish import Finish
 from headrace.sequence.sample_pack import packing_of
-from headrace.sequence.samples import Faults
 from headrace.serve.ending import closed_at_exit
 from headrace.serve.entries import Entry, are_ours, entries_of, limits_of
 from headrace.serve.epoch import first_place, next_epoch

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -126,8 +127,8 @@ class Turnstile:
         with self._changed() as shared:
             return Turnstile, (dict(shared),)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_memory"):
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_exiting() and hasattr(self, "_memory"):  # at exit `os` may be gone, and the process closes it
             os.close(self._memory)
 
 

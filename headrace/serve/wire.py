@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -82,8 +83,9 @@ class Wire:
     def close(self) -> None:
         self._end.close()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_exiting():
+            self.close()
 
 
 def parcel(message: Any) -> Parcel:

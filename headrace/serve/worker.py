@@ -25,6 +25,7 @@ from headrace.address import Address
 from headrace.batch import Batch
 from headrace.errors import HeadraceError, SpecError, WorkerError, shown
 from headrace.limits import starting
+from headrace.make.faults import Place
 from headrace.make.prepare import Ready
 from headrace.run import limit_tokenizer_threads
 from headrace.serve.lane import Lane
@@ -80,6 +81,8 @@ class Made(NamedTuple):
     filling: bool
     dropped: int
     truncated: int
+    faults: tuple[tuple[Place, str], ...] = ()
+    """Rows that were left out on the way because they failed, and why."""
 
 
 class Maker:
@@ -105,7 +108,8 @@ class Maker:
         if lane is None or batch is None:
             return None
         self._step()
-        return Made(self._job.number, batch, lane.is_over, lane.is_filling, lane.dropped, lane.truncated)
+        counts = (lane.is_over, lane.is_filling, lane.dropped, lane.truncated)
+        return Made(self._job.number, batch, *counts, lane.faults.take_told())
 
     @property
     def failed(self) -> Ready | None:
@@ -188,6 +192,8 @@ def _settle_in(pipeline: Pipeline, inherited: tuple[Wire, ...]) -> None:
     # Signals are the trainer's: its handlers, which a fork brings along, would save checkpoints here.
     for number in _TRAINERS:
         signal.signal(number, signal.SIG_IGN)
+    if callable(signal.getsignal(signal.SIGHUP)):  # under nohup it stays ignored, and else it ends us with the trainer
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _TRAINERS)  # what came meanwhile is ignored now
     signal.set_wakeup_fd(-1)

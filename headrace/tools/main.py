@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import typer
@@ -24,7 +25,12 @@ app.command()(verify)
 
 
 def run() -> None:
-    """Errors of ours are told in a sentence; everything else is a bug and shows its traceback."""
+    """Errors of ours are told in a sentence; everything else is a bug and shows its traceback.
+
+    What Headrace logs goes to stderr, from INFO on: among others, where a source goes on after a resume.
+    """
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("headrace").setLevel(logging.INFO)
     try:
         app()
     except HeadraceError as error:

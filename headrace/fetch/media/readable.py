@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 MOST = 4 << 20
@@ -54,8 +55,8 @@ class _File:
         self.process = os.getpid()
         self.size = 0
 
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_exiting() and hasattr(self, "number"):  # at exit `os` may be gone, and the process closes it
             os.close(self.number)
 
 

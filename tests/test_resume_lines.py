@@ -1,0 +1,39 @@
+"""Where a source goes on is logged on resume; the command line and one line of Python show it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from headrace.testing import write_txt
+
+LINE = "resume: spec=txt:{path}:text sample_row=3 shard={path} offset=3"
+
+SCRIPT = """
+import sys
+{line}
+import headrace
+loader = headrace.load("txt:{path}", batch_size=1, shuffle=False, cache_dir="{path}.data")
+loader.load_state_dict({{"sample_index": 3}})
+next(iter(loader))
+"""
+
+
+def said(*words: str) -> str:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_command_line_shows_them(tmp_path: Path) -> None:
+    (path,) = write_txt(tmp_path, [9])
+    words = ("rows", f"txt:{path}", "--skip", "3", "-n", "1", "--cache-dir", str(tmp_path / "data"))
+    assert LINE.format(path=path) in said("-m", "headrace", *words).splitlines()
+
+
+def test_one_line_of_python_shows_them_and_without_it_nothing_is_said(tmp_path: Path) -> None:
+    (path,) = write_txt(tmp_path, [9])
+    assert said("-c", SCRIPT.format(path=path, line="")) == ""
+    shown = said("-c", SCRIPT.format(path=path, line="import logging; logging.basicConfig(level=logging.INFO)"))
+    assert f"INFO:headrace:{LINE.format(path=path)}" in shown.splitlines()
