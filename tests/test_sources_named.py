@@ -48,9 +48,7 @@ def test_a_skip_list_takes_addresses_in_each_form_and_keeps_a_row_once() -> None
     address = Address("txt:a:text", 3, "a.txt", 5)
     skip = Skip(addresses=("txt:a:text|a.txt|5", str(address), str(address._replace(epoch=0)), address))  # type: ignore[arg-type]
     assert skip.addresses == ("txt:a:text|a.txt|5",), "recipes that were written before keep their fingerprints"
-    with pytest.raises(
-        SpecError, match=r"addresses\[0\]='a.txt:5' is not of the form .*'spec epoch 0 shard:row'"
-    ):
+    with pytest.raises(SpecError, match=r"addresses\[0\]='a.txt:5' is not of the form .*'spec epoch 0 shard:row'"):
         Skip(addresses=("a.txt:5",))
 
 
