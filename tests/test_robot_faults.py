@@ -90,7 +90,7 @@ def test_what_is_left_out_is_told_with_its_address(tmp_path: Path, caplog: pytes
             assert len(numbers(data)) == NUM_FRAMES - 1
     assert list(data.faults) == ["data/chunk-000/file-002.parquet:16"]
     assert "shorter than meta/episodes says" in next(iter(data.faults.values()))
-    assert f"left out (1 of at most 100): lerobot:{folder} epoch 0 data/chunk-000/file-002.parquet:16" in caplog.text
+    assert "left out (1 of at most 100): org/robot epoch 0 data/chunk-000/file-002.parquet:16" in caplog.text
 
 
 def test_more_than_the_budget_ends_the_run(tmp_path: Path) -> None:

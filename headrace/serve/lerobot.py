@@ -249,7 +249,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         return self._turnstile.notes()
 
     def _leave_out(self, row: Ready, error: Exception) -> None:
-        address, budget = str(Address(self._robot.spec, row.epoch, row.shard, row.row)), self._faults.budget
+        address, budget = str(Address(self._recipe.parts[0].name, row.epoch, row.shard, row.row)), self._faults.budget
         why = "; ".join([str(error), *getattr(error, "__notes__", ())])
         number = self._turnstile.note(f"{row.shard}:{row.row}", shown(why, 300), budget)
         if number is None:
