@@ -351,6 +351,9 @@ def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal or total < 8) as bar:
+    if not console.is_terminal or total < 8:
+        yield lambda: None  # rich before 15 writes an empty line for a bar that is switched off
+        return
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)

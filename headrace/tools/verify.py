@@ -87,7 +87,10 @@ def _bar() -> Iterator[Progress]:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield lambda done, total: None  # rich before 15 writes an empty line for a bar that is switched off
+        return
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task("replaying draws", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=max(done, total))
 
