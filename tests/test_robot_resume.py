@@ -338,7 +338,7 @@ def test_batches_of_the_loader_are_stacked(tmp_path: Path) -> None:
     assert batch["action"].dtype == torch.float32
     assert batch["action"].shape[0] == 4
     assert len(batch["task"]) == 4
-    assert [address.source for address in batch.addresses] == [f"lerobot:{tmp_path / 'set'}"] * 4
+    assert [address.source for address in batch.addresses] == ["r"] * 4
 
 
 # --- states that do not fit

@@ -68,7 +68,7 @@ def test_two_robots_are_mixed_by_weight_with_their_own_names_and_statistics(fold
             assert "cam" not in batch
             if n == 9:
                 break
-    assert counts == {f"lerobot:{folder}": 60, f"lerobot:{other}": 20}
+    assert counts == {"first": 60, "second": 20}
 
 
 def test_values_are_scaled_by_the_set_s_own_statistics(folder: Path, tmp_path: Path) -> None:

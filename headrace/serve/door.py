@@ -74,14 +74,11 @@ def load(
     `recipe`: specs ("hf:org/a,jsonl:b.jsonl" or a list), parts with weights and limits (`Part(source="hf:org/a",
     weight=3)`), a `Recipe`, or the path of a YAML file. `mix`: how several parts become one stream. `tokenizer`: a
     folder, a tokenizer.json, a Hub name or a tokenizer object; None with `seq_len`: the column holds token numbers.
-    `eos`: the token that ends each document, where the tokenizer does not name one; False: none. `pack`: how documents
-    share sequences. `batch_size`: rows, or sequences, of a micro-batch. `shuffle`, `seed`: the
-    order of rows. `epochs`: passes over each source in one `iter()`; None: one for rows, endless for sequences. `tail`:
-    how ranks that have less than others end an epoch.
-
-    `num_workers`: processes that make batches. `prefetch`: batches that each makes ahead. `lanes`: logical readers; a
-    run that will change its number of ranks sets it to a common multiple. `steps_per_epoch`: `iter()` ends after so
-    many steps of an endless run. `rank`, `world_size`: found out unless given. `device`: batches arrive there.
+    `eos`: the token that ends each document, where the tokenizer does not name one; False: none. `batch_size`: rows, or
+    sequences, of a micro-batch. `epochs`: passes over each source in one `iter()`; None: one for rows, endless for
+    sequences. `tail`: how ranks that have less than others end. `steps_per_epoch`: steps of one `iter()`; the next goes
+    on from there. `lanes`: logical readers; a run that will change its number of ranks sets it to a common multiple.
+    `prefetch`: batches that each of `num_workers` processes makes ahead. `device`: batches arrive there.
 
     With a `Recipe` or YAML, what is given here as well takes the place of what stands there; what is not given, and
     `eos`, `seq_len` or `mix` of None, is as the recipe says.
