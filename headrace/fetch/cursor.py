@@ -70,10 +70,9 @@ class Cursor:
     def skip(self, rows: int) -> None:
         """The consumer has so many rows more, where none is drawn ahead."""
         assert not self._left, "what is drawn ahead is taken first"
-        if rows:
-            left = self.pool.skip(rows)
-            assert not left, f"{left} of {rows} rows are not there"
-            self._start()
+        left = self.pool.skip(rows)
+        assert not left, f"{left} of {rows} rows are not there"
+        self._start()
 
     def sampled(self) -> None:
         """The row taken last was of use: the source is alive."""

@@ -89,7 +89,8 @@ class Feed:
         while rows and self._ready:
             self.next()
             rows -= 1
-        self._cursor.skip(rows)
+        if rows:
+            self._cursor.skip(rows)
 
     def has_more(self) -> bool:
         """Whether there are rows to come; whether they give samples, nobody knows before."""
