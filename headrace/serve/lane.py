@@ -69,7 +69,8 @@ class Lane:
         """What chooses rows, and what makes micro-batches of them."""
         pipeline, recipe = self.pipeline, self.pipeline.recipe
         if pipeline.samples is not None:
-            turns = pipeline.samples.mixer(self._feeds, self._names, (self.number, self.lanes), self._fetch)
+            specs = [source.spec for source in pipeline.sources]
+            turns = pipeline.samples.mixer(self._feeds, specs, (self.number, self.lanes), self._fetch)
             return turns, pipeline.samples.batcher(recipe.batch_size, self._names, turns, pipeline.helpers)
         mixer = Mixer(
             self._feeds,
