@@ -1,14 +1,15 @@
-"""How many processes and threads there may be, and what is said where one cannot be started."""
+"""How many processes, threads and open files there may be, and what is said where there can be no more."""
 
 from __future__ import annotations
 
 import errno
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.errors import HeadraceError, WorkerError, shown
+from headrace.errors import FetchError, HeadraceError, WorkerError, shown
 
 _WORDS = ("can't start new thread", "Failed to launch worker thread")
 """Python's, and pyarrow's."""
@@ -36,6 +37,23 @@ def too_many_tasks(what: str, error: BaseException) -> WorkerError:
     return WorkerError(
         f"{what} could not be started ({shown(error)}): there may be no more processes and threads here. {_limits()}. "
         f"End other programs of this user, use fewer workers and ranks on this machine, or raise the limit"
+    )
+
+
+def is_file_limit(error: BaseException) -> bool:
+    """Whether an error means that there may be no more open files."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    return isinstance(error, OSError) and os.strerror(errno.EMFILE) in str(error)
+
+
+def too_many_files(what: str, error: BaseException) -> FetchError:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return FetchError(
+        errno.EMFILE,
+        f"{what} cannot be opened: {os.strerror(errno.EMFILE)}. This process may have {most} open files (ulimit -n, "
+        f"RLIMIT_NOFILE). Raise the limit, for example with ulimit -n {max(65536, 4 * most)}, or use fewer sources, "
+        f"lanes or workers",
     )
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from headrace.errors import Changed, DataError, FetchError, HeadraceError, NotAllowed, NotFound, shown
+from headrace.limits import is_file_limit, too_many_files
 
 
 class Signature(NamedTuple):
@@ -149,6 +150,8 @@ def _refuse_irregular(found: os.stat_result, label: str) -> None:
 def explain_open(error: OSError | ValueError, path: Path, label: str) -> HeadraceError:
     if isinstance(error, ValueError):
         return NotFound(f"{label}: no such file ({error})")
+    if is_file_limit(error):
+        return too_many_files(label, error)
     if error.errno == errno.ELOOP:
         return NotFound(f"{label}: its symbolic links lead in a circle; point the link at the file")
     if error.errno == errno.ENOENT and path.is_symlink():

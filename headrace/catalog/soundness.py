@@ -13,7 +13,7 @@ from typing import Any
 from headrace.catalog.filelike import FileLike
 from headrace.catalog.shard import Shard
 from headrace.errors import DataError, shown
-from headrace.limits import is_task_limit, too_many_tasks
+from headrace.limits import is_file_limit, is_task_limit, too_many_files, too_many_tasks
 
 AGAIN = "fetch it, or write it, again"
 MOST_TRIED = 1000
@@ -21,9 +21,11 @@ MOST_TRIED = 1000
 
 
 def said(error: BaseException) -> str:
-    """pyarrow's words, on one line. Where it got no thread, the data is not to blame: that is raised."""
+    """pyarrow's words, on one line. Where it got no thread or no file, the data is not to blame: that is raised."""
     if is_task_limit(error):
         raise too_many_tasks("a thread of pyarrow", error) from error
+    if is_file_limit(error):
+        raise too_many_files("a file", error) from error
     return shown(" ".join(str(error).split()))
 
 

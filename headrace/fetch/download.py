@@ -31,6 +31,7 @@ from headrace.files import (
     remove_quietly,
     unique_part,
 )
+from headrace.limits import is_file_limit, too_many_files
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -326,6 +327,8 @@ def _size_or_zero(path: Path) -> int:
 
 
 def explained(error: OSError, shard: Shard, target: Path) -> OSError:
+    if is_file_limit(error):
+        return too_many_files(f"{shard}: a file of the cache", error)
     told = explain_os_error(error, target)
     if isinstance(told, NoSpace):
         needs = f"{shard.size:,} bytes" if shard.size >= 0 else "an unknown number of bytes"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 from headrace.catalog.lines import LineIndex, LineKind
 from headrace.catalog.plain import PlainBytes, PlainFile, Signature, require_same
 from headrace.errors import Changed, DataError, SpecError, shown
+from headrace.fetch.few_files import forget, in_use, make_room
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +38,10 @@ class LineReader:
     ) -> None:
         if kind != index.kind:
             raise SpecError(f"{shown(label or source)}: its rows were counted as {index.kind}, not as {kind}")
+        self.num_files = 1
+        make_room(self.num_files)
         self.source = source if isinstance(source, PlainBytes) else PlainFile(source, label=label)
+        self._is_resting = False
         self.label = self.source.label if label is None else shown(label)
         self.index, self.kind, self.column = index, kind, column
         try:
@@ -94,7 +98,20 @@ class LineReader:
 
     def close(self) -> None:
         """Idempotent."""
+        forget(self)
         self.source.close()
+
+    def rest(self) -> None:
+        """Keep no file open until the next read."""
+        if isinstance(self.source, PlainFile):
+            self._is_resting = True
+            self.source.close()
+
+    def wake(self) -> None:
+        if self._is_resting and isinstance(self.source, PlainFile):
+            source = self.source
+            self.source = PlainFile(source.path, label=source.label, signature=source.signature)
+            self._is_resting = False
 
     def _require(self, signature: Signature | None) -> None:
         if signature is not None:
@@ -117,7 +134,8 @@ class LineReader:
         """The bytes [begin, end) in pieces of whole lines."""
         parts: list[bytes] = []
         for at in range(begin, end, PIECE):
-            block = self.source.read_bytes(at, min(at + PIECE, end))
+            with in_use(self):
+                block = self.source.read_bytes(at, min(at + PIECE, end))
             cut = len(block) if at + PIECE >= end else block.rfind(b"\n") + 1
             if cut:
                 data = b"".join([*parts, block[:cut]])

@@ -15,6 +15,7 @@ from headrace.catalog.shard import Shard
 from headrace.catalog.soundness import AGAIN, require_sound, said
 from headrace.catalog.stored import as_stored
 from headrace.errors import DataError, HeadraceError, shown
+from headrace.fetch.few_files import forget, in_use, make_room
 from headrace.fetch.plan import Chunk
 
 MAX_RATIO = 200
@@ -38,6 +39,8 @@ class ParquetReader:
         self._dictionaries: list[str] = []
         self._plain: PlainFile | None = None
         """A file is held open beside pyarrow, to notice when it is written to."""
+        self.num_files = 0 if path is None else 2
+        make_room(self.num_files)
         if isinstance(shard.origin, LocalOrigin):
             self._plain = open_listed(shard)
         elif path is not None:
@@ -47,6 +50,8 @@ class ParquetReader:
         except BaseException:
             self._let_go()
             raise
+        self._meta, self._names = self._file.metadata, list(self._file.schema_arrow.names)
+        self._is_resting = False
         self._checked = -1
         self._group = -1
         self._next = 0
@@ -54,12 +59,12 @@ class ParquetReader:
         self._left: Any = None
 
     def group_rows(self) -> list[int]:
-        meta = self._file.metadata
+        meta = self._meta
         return [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
 
     def bounds(self, column: str) -> list[tuple[int, int] | None]:
         """Of each row group, the least and the greatest number in a column, where the footer says."""
-        meta = self._file.metadata
+        meta = self._meta
         at = next((c for c, leaf in self._leaves if leaf.path == column), None)
         found: list[tuple[int, int] | None] = []
         for group in range(meta.num_row_groups if at is not None else 0):
@@ -71,11 +76,11 @@ class ParquetReader:
     @property
     def names(self) -> list[str]:
         """The columns of the file."""
-        return list(self._file.schema_arrow.names)
+        return list(self._names)
 
     def group_bytes(self, group: int) -> int:
         """Of the columns that are read, as they lie in the file."""
-        found = self._file.metadata.row_group(group)
+        found = self._meta.row_group(group)
         return sum(found.column(c).total_compressed_size for c, _ in self._leaves)
 
     def only(self, columns: list[str]) -> None:
@@ -86,6 +91,33 @@ class ParquetReader:
 
     def read(self, chunk: Chunk) -> Any:
         """The rows of a chunk in file order, as one RecordBatch."""
+        if self._path is None:
+            return self._read(chunk)
+        with in_use(self):
+            return self._read(chunk)
+
+    def rest(self) -> None:
+        """Keep no file open until the next read."""
+        if not self._is_resting:
+            self._is_resting = True
+            self._close_files()
+
+    def wake(self) -> None:
+        if not self._is_resting:
+            return
+        assert self._plain is not None
+        try:
+            self._plain = PlainFile(self._plain.path, label=self._plain.label, signature=self._plain.signature)
+            self._file = self._open(self._meta, self._dictionaries)
+        except HeadraceError:
+            self._let_go()
+            raise
+        except _arrow_errors() as error:
+            self._let_go()
+            raise DataError(f"{self.shard} cannot be opened again: {said(error)}; {AGAIN}") from error
+        self._is_resting = False
+
+    def _read(self, chunk: Chunk) -> Any:
         try:
             self._check_group(chunk.group)
             batch = self._batch(chunk)
@@ -108,9 +140,14 @@ class ParquetReader:
         return batch
 
     def close(self) -> None:
-        self._batches, self._left = iter(()), None
+        forget(self)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        self._batches, self._left, self._group = iter(()), None, -1
         if self._pages is not None:
             self._pages.close(force=True)
+            self._pages = None
         self._file.close(force=True)
         self._let_go()
 
