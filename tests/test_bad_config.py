@@ -60,10 +60,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "negative workers": ({"num_workers": -1}, r"num_workers=-1 is not a whole number of at least 0"),
     "a million workers": ({"num_workers": 10**6}, r"num_workers=1000000 is not .* at most 1024"),
     "no lanes": ({"lanes": 0}, r"lanes=0 is not a whole number of at least 1"),
-    "lanes that ranks do not divide": (
-        {"lanes": 4, "rank": 0, "world_size": 3},
-        r"lanes=4 cannot be dealt to 3 ranks; use a multiple of 3",
-    ),
     "a rank alone": ({"rank": 1}, r"rank=1, world_size=None: one means nothing without the other; give both"),
     "a world alone": ({"world_size": 2}, r"rank=None, world_size=2: one means nothing without the other"),
     "a rank beyond the world": ({"rank": 2, "world_size": 2}, r"ranks count from 0 and stay below the world size"),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from near import through_json
-from states import changed, edited, everywhere, opened, refused
+from states import changed, edited, everywhere, opened, refused, restamped
 
 import headrace
 from headrace.batch import Batch
@@ -164,7 +164,7 @@ def test_verify_joins_the_parts_of_ranks(corpus: Corpus) -> None:
     lanes = json.loads(whole["lanes"])
     for rank in range(2):
         part = {**whole, "lanes": json.dumps([lane if i == rank else None for i, lane in enumerate(lanes)])}
-        (corpus.folder / f"rank{rank}.json").write_text(json.dumps(part))
+        (corpus.folder / f"rank{rank}.json").write_text(json.dumps(restamped(part)))
     paths = [corpus.folder / f"rank{rank}.json" for rank in range(2)]
     assert json.loads(read_states(paths)["lanes"]) == lanes
     assert corpus.run("verify", "rank0.json", "rank1.json").code == 0
@@ -173,7 +173,9 @@ def test_verify_joins_the_parts_of_ranks(corpus: Corpus) -> None:
     assert "no lanes 0 of 2" in done.complained
 
 
-def test_verify_reads_no_row_and_needs_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_without_the_tokenizer_reads_no_row_and_says_what_it_did_not_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from headrace.fetch.shelf import Shelf
     from headrace.serve.verify import verify
 
@@ -184,7 +186,7 @@ def test_verify_reads_no_row_and_needs_no_tokenizer(tmp_path: Path, monkeypatch:
     state = through_json(loader.state_dict())
     tokenizing = changed(state, ("recipe", "tokenize"), {"tokenizer": str(tmp_path / "gone")})
     recipe = Recipe.from_dict(json.loads(tokenizing["recipe"]))
-    tokenizing["fingerprint"] = recipe.fingerprint()
+    tokenizing = restamped({**tokenizing, "recipe": recipe.text, "fingerprint": recipe.fingerprint()})
 
     def not_read(*args: Any) -> None:
         raise AssertionError("a row was read")
@@ -192,6 +194,7 @@ def test_verify_reads_no_row_and_needs_no_tokenizer(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Shelf, "__init__", not_read)
     report = verify(tokenizing, run=loader.pipeline.run)
     assert report.is_reachable, report.all_problems()
+    assert "there is no tokenizer for it" in report.unchecked
 
 
 def test_verify_takes_another_recipe_for_that_of_the_state(corpus: Corpus) -> None:
