@@ -44,7 +44,7 @@ def half(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
     """Some steps, a state and this rank's part of one, and the rest."""
     before = some(loader, given["steps"])
     found = {"before": before, "state": loader.state_dict(), "part": loader.state_dict(gather=False)}
-    early = [loader.state_dict(at=loader.place.m - back * loader.ranks) for back in range(3)]
+    early = [loader.state_dict(at=loader._here.m - back * loader._ranks) for back in range(3)]
     return {**found, "early": early, "after": some(loader, None)}
 
 
@@ -57,14 +57,14 @@ def go_on(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
 def apart(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
     """One rank is a step ahead when the state is asked for; later it is not."""
     batches = iter(loader)
-    for _ in range(4 if loader.rank == 0 else 3):
+    for _ in range(4 if loader._rank == 0 else 3):
         next(batches)
     said = ""
     try:
         loader.state_dict()
     except HeadraceError as error:
         said = f"{type(error).__name__}: {error}"
-    if loader.rank != 0:
+    if loader._rank != 0:
         next(batches)
     return {"said": said, "state": loader.state_dict()}
 
@@ -83,7 +83,7 @@ def killed(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
         if batch is None:
             return {"epochs": [found], "errors": errors}
         found.append(noted(batch))
-        if loader.rank == 1 and len(found) in (3, 6):
+        if loader._rank == 1 and len(found) in (3, 6):
             os.kill(batches._slots._crew._workers[0].pid, signal.SIGKILL)
 
 
@@ -115,7 +115,7 @@ def restored(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:
         loader.load_state_dict(tree["loader"])
     except BaseException as error:  # torch's own kind is no Exception
         said = f"{type(error).__name__}: {error}"
-    return {"said": said, "lanes": len(loader.place.lanes), "after": [] if said else some(loader, None)}
+    return {"said": said, "lanes": len(loader._here.lanes), "after": [] if said else some(loader, None)}
 
 
 def saved_text(loader: Loader, given: dict[str, Any]) -> dict[str, Any]:

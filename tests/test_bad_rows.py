@@ -123,7 +123,7 @@ def test_a_row_in_a_skipped_micro_batch_may_be_bad(world: World) -> None:
                 batches = list(loader)
                 break
             except DataError:
-                steps.append(loader.place.m)
+                steps.append(loader._here.m)
     assert 1 < len(steps) <= len(data.bad)
     assert max(delivered(batches).values()) == 1
     assert not delivered(batches).keys() & data.bad

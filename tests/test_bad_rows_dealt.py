@@ -77,7 +77,7 @@ def test_a_re_deal_splits_what_was_counted_and_loses_none_of_it() -> None:
     ranks.close()
     assert len(before) > 2
     others = Ranks(made, data, (3, 0), state)
-    dealt = [places_in_lanes(loader.place.lanes) for loader in others.loaders]
+    dealt = [places_in_lanes(loader._here.lanes) for loader in others.loaders]
     assert dealt[0] == dealt[1] == dealt[2]
     assert sum(map(len, dealt[0])) == len(before)
     assert max(map(len, dealt[0])) - min(map(len, dealt[0])) <= 1

@@ -62,7 +62,7 @@ def scene(name: str) -> Scene:
         ranks.steps(10)
         ranks = Ranks(recipe, data, (2, 1), ranks.state())
         ranks.steps(1)
-    return Scene(name, ranks.loaders[0].pipeline.recipe, data, ranks.state())
+    return Scene(name, ranks.loaders[0]._pipeline.recipe, data, ranks.state())
 
 
 def _weighted(data: list[Data]) -> list[Any]:

@@ -151,7 +151,7 @@ def test_a_change_of_ranks_anywhere_does_not_move_the_epochs_after_it(kind: str,
         state, given = state_at(recipe, data, lanes, steps)
         for ranks in (2, 3, 6):
             run = Ranks(recipe, data, (ranks, 0), state)
-            left = max(0, 3 - run.loaders[0].place.epoch)
+            left = max(0, 3 - run.loaders[0]._here.epoch)
             found = epochs(run, left)
             if steps == 0:
                 assert [keys(epoch) for epoch in found] == wanted

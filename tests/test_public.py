@@ -108,3 +108,12 @@ def test_nothing_in_the_package_can_run_code_from_data() -> None:
             if bad:
                 found.append(f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)} {name or modules}")
     assert found == []
+
+
+def test_a_loader_offers_what_a_trainer_uses_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 9)
+    with headrace.load(f"jsonl:{tmp_path}/a.jsonl", cache_dir=tmp_path / "data") as loader:
+        next(iter(loader))
+        offered = {name for name in dir(loader) if not name.startswith("_")}
+    states = {"load_state_dict", "state_dict", "stateful"}
+    assert offered == {*states, "close", "dataset", "describe", "faults", "set_epoch", "stats"}

@@ -55,7 +55,7 @@ def recipe(spec: str, tmp_path: Path) -> str:
 
 def described(loader: Loader) -> Recipe:
     with loader:
-        return loader.pipeline.recipe
+        return loader._pipeline.recipe
 
 
 GIVEN: dict[str, tuple[Any, Any]] = {
@@ -98,7 +98,7 @@ def test_rows_of_a_recipe_can_be_packed(spec: str, tmp_path: Path) -> None:
     rows = Recipe.of(f"{spec}:text", order=Order(seed=5))
     folder = write_tokenizer(tmp_path / "tokenizer", vocab=400)
     with headrace.load(rows, tokenizer=folder, seq_len=32, cache_dir=tmp_path) as loader:
-        made = loader.pipeline.recipe
+        made = loader._pipeline.recipe
         assert next(iter(loader))["input_ids"].shape == (8, 32)
     assert made == replace(rows, tokenize=Tokenize(tokenizer=str(folder)), pack=Pack(seq_len=32))
 

@@ -155,7 +155,7 @@ def test_a_source_under_another_name_or_path_goes_on(
     again = json.loads(json.dumps(loader.state_dict()))
     loader.close()
     assert middle + rest_of(tmp_path, again, part_a, part_b) == straight
-    report = verify(again, run=loader.pipeline.run)
+    report = verify(again, run=loader._pipeline.run)
     assert report.is_reachable, report.all_problems()
 
 
@@ -325,7 +325,7 @@ def test_new_data_under_a_name_that_is_taken_gets_another(tmp_path: Path) -> Non
 def test_a_state_is_verified_under_a_recipe_with_other_paths(tmp_path: Path, kind: str) -> None:
     state, _ = begun(tmp_path, kind)
     loader = made(tmp_path, spec_of(tmp_path, kind, "a"), moved(tmp_path, kind))
-    report = verify(state, recipe=loader.pipeline.recipe, run=loader.pipeline.run)
+    report = verify(state, recipe=loader._pipeline.recipe, run=loader._pipeline.run)
     assert report.is_reachable, report.all_problems()
 
 

@@ -47,7 +47,7 @@ class LoaderStage(Stage[Batch]):
         self._batches: Iterator[Batch] | None = None
 
     def __next__(self) -> Batch:
-        place = self.loader.place
+        place = self.loader._here
         if place.epoch or place.m >= self.steps:
             raise StopIteration
         if self._batches is None:
@@ -70,7 +70,7 @@ class LaneStage(Stage[Batch]):
     """What one lane of three has in an epoch."""
 
     def __init__(self, recipe: Recipe, data: list[Data]) -> None:
-        pipeline = loader_of(recipe, data).pipeline
+        pipeline = loader_of(recipe, data)._pipeline
         pipeline.fix(3)
         self.lane = Lane(pipeline, 1, 3)
 
@@ -134,7 +134,7 @@ def test_the_states_of_the_last_64_steps_can_still_be_had(fields: dict[str, Any]
     ranks, kept = topology[0], {0: run.state()}
     for _ in range(80):
         run.step()
-        kept[run.loaders[0].place.m] = run.state()
+        kept[run.loaders[0]._here.m] = run.state()
     now = 80 * ranks
     for m in range(now - 64 * ranks, now + 1, ranks):
         assert run_at(run, m) == kept[m]
@@ -288,14 +288,14 @@ def test_steps_per_epoch_end_iterators_and_the_data_goes_on(fields: dict[str, An
         assert len(loader) == 7
         found: list[Batch] = []
         for epoch in range(5):
-            assert loader.place.epoch == epoch
+            assert loader._here.epoch == epoch
             found += list(loader)
             assert len(found) == 7 * (epoch + 1)
         assert keys(found) == wanted
         half = load(rank, 7)
         list(half)
         list(islice(half, 3))
-        assert half.place.epoch == 1
+        assert half._here.epoch == 1
         assert len(list(half)) == 4
         assert keys(list(half)) == wanted[14:21]
 

@@ -48,8 +48,8 @@ def test_who_writes_into_a_batch_changes_nothing_else(world: World, names: tuple
 
     def given(spoil: bool) -> list[dict[str, Any]]:
         with world.make(names, **ONCE).loader(batch_size=4) as loader:
-            loader.pipeline.fix(1)
-            lane = Lane(loader.pipeline, 0, 1)
+            loader._pipeline.fix(1)
+            lane = Lane(loader._pipeline, 0, 1)
             found = []
             for m in range(6):
                 batch = lane.next(m)

@@ -209,8 +209,8 @@ def test_limits_and_repeats_are_counted_by_sample(world: World, method: str, lan
         assert max(Counter(name.split()[0] for name in names.elements()).values()) <= 12
         assert all(count % 2 == 0 for count in names.values())
         assert len(covered(batches, 2)) == 22
-        assert loader.place.epoch == epoch + 1
-        assert loader.place.lanes
+        assert loader._here.epoch == epoch + 1
+        assert loader._here.lanes
 
 
 def test_limits_of_modalities_hold(world: World) -> None:

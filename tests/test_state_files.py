@@ -192,13 +192,13 @@ def test_verify_without_the_tokenizer_reads_no_row_and_says_what_it_did_not_chec
         raise AssertionError("a row was read")
 
     monkeypatch.setattr(Shelf, "__init__", not_read)
-    report = verify(tokenizing, run=loader.pipeline.run)
+    report = verify(tokenizing, run=loader._pipeline.run)
     assert report.is_reachable, report.all_problems()
     assert "there is no tokenizer for it" in report.unchecked
 
 
 def test_verify_takes_another_recipe_for_that_of_the_state(corpus: Corpus) -> None:
-    recipe = corpus.loader().pipeline.recipe
+    recipe = corpus.loader()._pipeline.recipe
     (corpus.folder / "same.yaml").write_text(recipe.to_yaml())
     assert corpus.run("verify", "state.json", "--recipe", "same.yaml").code == 0
     values = {**yaml.safe_load(recipe.to_yaml()), "order": {"seed": 3}}
@@ -276,7 +276,7 @@ def test_a_step_far_away_is_found_by_counting(tmp_path: Path) -> None:
     loader = headrace.load(f"jsonl:{tmp_path}/*.jsonl", batch_size=4, lanes=3, cache_dir=tmp_path / "data")
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
     corpus = Corpus(tmp_path, "rows")
-    batches = [(len(list(loader)), loader.place.m)[1] for _ in range(3)]
+    batches = [(len(list(loader)), loader._here.m)[1] for _ in range(3)]
     assert batches == [12, 24, 36]
     (first, *_) = lines(corpus.run("rows", "--state", "state.json", "--step", str(12 * 10**12)))
     assert (first["m"], first["epoch"]) == (12 * 10**12, 10**12)

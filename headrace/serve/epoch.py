@@ -217,17 +217,17 @@ def _steps(things: int, of: int, drop: bool) -> int:
 
 def epoch_steps(loader: Loader) -> int:
     """Steps of a whole epoch, on this rank."""
-    pipeline, place = loader.pipeline, loader.place
-    if loader.serving.steps_per_epoch is not None:
-        return loader.serving.steps_per_epoch
+    pipeline, place = loader._pipeline, loader._here
+    if loader._serving.steps_per_epoch is not None:
+        return loader._serving.steps_per_epoch
     if not is_sized(pipeline):
         why = "the run is endless" if pipeline.is_endless else "its length is not known before it is read"
         raise TypeError(f"len() of this loader: {why}; set steps_per_epoch=")
     lanes, drop = len(place.lanes), pipeline.recipe.tail == "drop"
     fresh = [pipeline.fresh_lane(lane, lanes, place.epoch) for lane in range(lanes)]
-    if loader.ranks == 1 and not drop:
+    if loader._ranks == 1 and not drop:
         return sum(_steps(rows, pipeline.recipe.batch_size, drop) for rows in _rows(pipeline, fresh, place.epoch))
-    return num_slots(pipeline, fresh, place.epoch) * lanes // loader.ranks
+    return num_slots(pipeline, fresh, place.epoch) * lanes // loader._ranks
 
 
 def repeats(pipeline: Pipeline) -> bool:

@@ -77,9 +77,9 @@ class Loader:
     """Made by `headrace.load`."""
 
     def __init__(self, pipeline: Pipeline, serving: Serving) -> None:
-        self._given, self.pipeline, self.serving = pipeline, pipeline, serving
-        self.ranks, self.rank = pipeline.run.world_size, pipeline.run.rank
-        self.statistics = Statistics()
+        self._given, self._pipeline, self._serving = pipeline, pipeline, serving
+        self._ranks, self._rank = pipeline.run.world_size, pipeline.run.rank
+        self._statistics = Statistics()
         self._place: Place | None = None
         self._past: deque[tuple[Place, tuple[Fact, ...]]] = deque(maxlen=KEPT_STEPS)
         """Where we were before each step, newest last, with what was fixed about the sources then."""
@@ -104,13 +104,13 @@ class Loader:
     # --- batches
 
     def __iter__(self) -> Iterator[Batch]:
-        refuse_second_split(self.ranks, "loader")
+        refuse_second_split(self._ranks, "loader")
         live = self._open_steps()
         if live is not None:
             live.close()
         self._take_back()
         self._reader = reader()
-        steps = Steps(self, self.place)
+        steps = Steps(self, self._here)
         self._live = weakref.ref(steps)
         return steps
 
@@ -118,84 +118,84 @@ class Loader:
         """Steps of a whole epoch on this rank, where that is known."""
         return epoch_steps(self)
 
-    def delivered(self, batch: Batch, receipt: bytes, waited: float) -> Place:
+    def _delivered(self, batch: Batch, receipt: bytes, waited: float) -> Place:
         """Where we are when the trainer has this batch. The iterator, which calls this, goes there."""
-        place = self.place
-        self._past.append((place, self.pipeline.facts))
+        place = self._here
+        self._past.append((place, self._pipeline.facts))
         if self._reader is not None:
             ahead = self._reader.batches_ahead()
             self._ahead, self._reader = (self._reader.name, ahead) if ahead else None, None
-        self.statistics.count(batch, waited)
+        self._statistics.count(batch, waited)
         lanes = place.lanes.copy()
         lanes[batch.m % len(lanes)] = receipt
-        return replace(place, lanes=lanes, m=batch.m - self.rank + self.ranks)
+        return replace(place, lanes=lanes, m=batch.m - self._rank + self._ranks)
 
-    def ending(self) -> Ending:
+    def _end_of_epoch(self) -> Ending:
         """Of the epoch that we are in. It is the same for all iterators over it: it knows what ranks have voted."""
-        if self._ending is None or not self._ending.is_of(self.place):
-            self._ending = Ending(self.pipeline, self.place, self.serving.steps_per_epoch, self.peers)
+        if self._ending is None or not self._ending.is_of(self._here):
+            self._ending = Ending(self._pipeline, self._here, self._serving.steps_per_epoch, self._other_ranks)
         return self._ending
 
-    def ended(self, end: int | None) -> Place:
+    def _ended(self, end: int | None) -> Place:
         """Where we are when the trainer's epoch is over. The iterator, which calls this, goes there. `end`: the first
         micro-batch that no lane had, where that is known."""
-        self._past.append((self.place, self.pipeline.facts))
+        self._past.append((self._here, self._pipeline.facts))
         self._ahead = None
-        return self._begun(next_epoch(self.pipeline, self.place, end=end))
+        return self._begun(next_epoch(self._pipeline, self._here, end=end))
 
     def set_epoch(self, epoch: int) -> None:
         """To the start of an epoch; nothing where it is the current one. An endless run goes on where it is."""
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
-        if epoch != self.place.epoch:
+        if epoch != self._here.epoch:
             self._no_iterator("set_epoch")
-            self._place = self._begun(next_epoch(self.pipeline, self.place, epoch, self._end_if_over()))
+            self._place = self._begun(next_epoch(self._pipeline, self._here, epoch, self._end_if_over()))
             self._past.clear()
             self._ending = self._ahead = None
 
     def _begun(self, place: Place) -> Place:
         """The start of an epoch. A rank may get lanes there that were another's, and token limits go on in them."""
-        counts = token_counts(self.pipeline, place) if self.ranks > 1 and self._peers is not None else None
+        counts = token_counts(self._pipeline, place) if self._ranks > 1 and self._peers is not None else None
         if counts is not None:
-            self._tally = self.peers().tally(counts)
+            self._tally = self._other_ranks().tally(counts)
         return place
 
     def _end_if_over(self) -> int | None:
         """Where the epoch ended, if we are past its end and only filled slots since."""
-        if self.pipeline.is_endless or self.serving.steps_per_epoch is not None or not is_sized(self.pipeline):
+        if self._pipeline.is_endless or self._serving.steps_per_epoch is not None or not is_sized(self._pipeline):
             return None
-        return min(self.place.m, end_of(self.pipeline, self.place))
+        return min(self._here.m, end_of(self._pipeline, self._here))
 
     # --- who makes them
 
-    def crew(self) -> Crew:
+    def _free_crew(self) -> Crew:
         """Workers that are free to begin a job."""
         crew, self._crew = self._crew, None
-        workers = self._num_workers(len(self.place.lanes))
-        if crew is not None and (crew.pipeline is not self.pipeline or crew.num_workers != workers):
+        workers = self._num_workers(len(self._here.lanes))
+        if crew is not None and (crew.pipeline is not self._pipeline or crew.num_workers != workers):
             crew.close()
             crew = None
-        return crew or Crew(self.pipeline, workers, self.serving.ahead, self.serving.start_method)
+        return crew or Crew(self._pipeline, workers, self._serving.ahead, self._serving.start_method)
 
-    def release(self, crew: Crew, broken: bool) -> None:
+    def _release(self, crew: Crew, broken: bool) -> None:
         """A job is done."""
-        if self.serving.persistent_workers and not broken and self._crew is None:
+        if self._serving.persistent_workers and not broken and self._crew is None:
             crew.rest()
             self._crew = crew
         else:
             crew.close()
 
-    def next_job(self) -> int:
+    def _next_job(self) -> int:
         self._jobs += 1
         return self._jobs
 
     def _num_workers(self, lanes: int) -> int:
-        asked, most = self.serving.num_workers, lanes // self.ranks
+        asked, most = self._serving.num_workers, lanes // self._ranks
         if asked > most:
             log.info("num_workers=%d: %d are used, one for each lane; lanes= sets more for a new run", asked, most)
         return min(asked, most)
 
-    def peers(self) -> Peers:
+    def _other_ranks(self) -> Peers:
         if self._peers is None:
             self._peers = Peers()
         return self._peers
@@ -203,16 +203,16 @@ class Loader:
     # --- state
 
     @property
-    def place(self) -> Place:
+    def _here(self) -> Place:
         """Where we are. At the first start the lanes are decided here, and all that is fixed with them."""
         if self._place is None:
             lanes = self._wanted_lanes()
             self._tell_lanes(lanes)
-            self._first_rank.take_names(self.pipeline)
-            self.pipeline.fix(lanes)
-            self._first_rank.compare(self.pipeline)
-            self._check_memory(self.pipeline, lanes)
-            self._place = first_place(self.pipeline, lanes)
+            self._first_rank.take_names(self._pipeline)
+            self._pipeline.fix(lanes)
+            self._first_rank.compare(self._pipeline)
+            self._check_memory(self._pipeline, lanes)
+            self._place = first_place(self._pipeline, lanes)
         if self._tally is not None:
             self._place = with_token_counts(self._place, self._tally.answer())
             self._tally = None
@@ -230,17 +230,17 @@ class Loader:
         """
         if at is None:
             self._refuse_read_ahead()
-        place, facts = (self.place, self.pipeline.facts) if at is None else self._back_to(at)
+        place, facts = (self._here, self._pipeline.facts) if at is None else self._back_to(at)
         lanes: list[bytes | None] = [lane if self._is_own(i, place) else None for i, lane in enumerate(place.lanes)]
-        self.pipeline.needs.saved(lanes)
+        self._pipeline.needs.saved(lanes)
         told: dict[str, Any] = {}
         same = True
-        if self.ranks > 1 and gather and group_is_up():
+        if self._ranks > 1 and gather and group_is_up():
             lanes, told, same = self._gathered(place, facts, lanes)
-        saved = saved_of(self.pipeline, place, lanes)
+        saved = saved_of(self._pipeline, place, lanes)
         saved = replace(saved, **{"facts": _as_they_were(saved.facts, facts), **told})
-        datasets = entries(self.pipeline, self._lane_states(lanes))
-        return saved.to_state(datasets if same else self.peers().gather(datasets)[0])
+        datasets = entries(self._pipeline, self._lane_states(lanes))
+        return saved.to_state(datasets if same else self._other_ranks().gather(datasets)[0])
 
     def _lane_states(self, lanes: Sequence[bytes | None]) -> list[State | None]:
         """The states in the receipts. Few change from one step to the next, and only those are read."""
@@ -269,15 +269,15 @@ class Loader:
         if is_offsets(state):
             pipeline = self._given.resumed(revisions=revisions_in(state, self._given.recipe), trust=trust)
             self._first_rank.take_names(pipeline)
-            place = from_offsets(state, pipeline, self._wanted_lanes(), self.serving.steps_per_epoch)
+            place = from_offsets(state, pipeline, self._wanted_lanes(), self._serving.steps_per_epoch)
         else:
             saved = Saved.from_state(state, force=force)
             pipeline = self._given.resumed(saved.kept, saved.size, trust=trust)
-            place = placed(saved, pipeline, self.ranks, self._wanted_lanes())
+            place = placed(saved, pipeline, self._ranks, self._wanted_lanes())
         self._check_memory(pipeline, len(place.lanes))
         self._tell_lanes(len(place.lanes))
-        self.pipeline, self._place, self._tally = pipeline, place, None
-        self.statistics = Statistics()
+        self._pipeline, self._place, self._tally = pipeline, place, None
+        self._statistics = Statistics()
         self._past.clear()
         self._ending = self._ahead = None
         if log.isEnabledFor(logging.INFO):
@@ -290,36 +290,36 @@ class Loader:
 
     def _wanted_lanes(self) -> int:
         """Of a first start, or of a re-deal: the ranks divide them."""
-        asked = self.serving.lanes or self.ranks * max(self.serving.num_workers, 1)
-        return -(-asked // self.ranks) * self.ranks
+        asked = self._serving.lanes or self._ranks * max(self._serving.num_workers, 1)
+        return -(-asked // self._ranks) * self._ranks
 
     def _tell_lanes(self, lanes: int) -> None:
         """Where they are not those that were asked for."""
-        asked = self.serving.lanes
+        asked = self._serving.lanes
         if asked is None or asked == lanes:
             return
         if lanes == self._wanted_lanes():
-            log.info("lanes=%d: %d are used, the next number that %d ranks divide", asked, lanes, self.ranks)
-        elif self.rank == 0:
+            log.info("lanes=%d: %d are used, the next number that %d ranks divide", asked, lanes, self._ranks)
+        elif self._rank == 0:
             log.warning(
                 "lanes=%d: the state has %d lanes and keeps them, as %d ranks divide them; lanes= is for a new run, or "
                 "for ranks that do not",
                 asked,
                 lanes,
-                self.ranks,
+                self._ranks,
             )
 
     def _check_memory(self, pipeline: Pipeline, lanes: int) -> None:
         tell_layout(pipeline, lanes)
         tell_skips(pipeline)
-        own = lanes // self.ranks
-        check_memory(pipeline, -(-own // max(1, min(self.serving.num_workers, own))), pipeline.run.memory_bytes)
+        own = lanes // self._ranks
+        check_memory(pipeline, -(-own // max(1, min(self._serving.num_workers, own))), pipeline.run.memory_bytes)
 
     def _is_own(self, lane: int, place: Place) -> bool:
-        return (lane - place.m - self.rank) % self.ranks == 0
+        return (lane - place.m - self._rank) % self._ranks == 0
 
     def _back_to(self, at: int) -> tuple[Place, tuple[Fact, ...]]:
-        kept = [*self._past, (self.place, self.pipeline.facts)]
+        kept = [*self._past, (self._here, self._pipeline.facts)]
         found = [one for one in reversed(kept) if one[0].m == at]
         if not found:
             steps = [place.m for place, _ in kept]
@@ -337,14 +337,14 @@ class Loader:
         raise StateError(
             f"state_dict(): {name} reads {count} batch{'es' if count > 1 else ''} ahead, so the state would leave out "
             f"what the trainer has not received yet; use state_dict(at=m), where m counts the micro-batches that were "
-            f"trained on: batch.m + 1 of the last batch, or batch.m - rank + {self.ranks} on several ranks (one batch "
+            f"trained on: batch.m + 1 of the last batch, or batch.m - rank + {self._ranks} on several ranks (one batch "
             f"back from what was read is at={here[-min(count, len(here))].m})"
             f"{hint if name.startswith('Lightning') else ''}"
         )
 
     def _steps_here(self) -> list[Place]:
         """Where we were before each of the last steps of this epoch."""
-        now = self.place
+        now = self._here
         return [one for one, _ in self._past if (one.epoch, one.m_epoch) == (now.epoch, now.m_epoch)]
 
     def _take_back(self) -> None:
@@ -363,10 +363,10 @@ class Loader:
     ) -> tuple[list[bytes | None], dict[str, Any], bool]:
         """The lanes of all ranks; what the first one says of its sources; and whether all write their paths like it,
         for each may have its own copy of the files."""
-        recipe = self.pipeline.recipe
+        recipe = self._pipeline.recipe
         told: dict[str, Any] = {"recipe": recipe.text, "fingerprint": recipe.fingerprint()}
-        told["facts"] = _as_they_were(facts_with_marks(self.pipeline, own), facts)
-        found = self.peers().gather((place.m, place.m_plan, place.epoch, told, own))
+        told["facts"] = _as_they_were(facts_with_marks(self._pipeline, own), facts)
+        found = self._other_ranks().gather((place.m, place.m_plan, place.epoch, told, own))
         steps = [one[:3] for one in found]
         if len(set(steps)) > 1:
             raise StateError(f"state_dict() was called at different steps: (m, m_plan, epoch) of the ranks: {steps}")
@@ -404,24 +404,24 @@ class Loader:
         there are sequences, and two shares, of rows or (`Mix.by`) of tokens: `share_asked`, which its weight asks for
         at the current micro-batch, and `share`, which it had of all that was delivered.
         """
-        recipe = self.pipeline.recipe
+        recipe = self._pipeline.recipe
         known = self._place is not None or recipe.mix.temperature is None  # which needs the rows of all sources
-        weights = self.pipeline.weights(max(0, self._place.m - 1) if self._place is not None else 0) if known else None
-        found = self.statistics.as_dict(recipe, self.pipeline.samples is not None)
-        return {**found, "sources": self.statistics.by_source(recipe, weights)}
+        weights = self._pipeline.weights(max(0, self._place.m - 1) if self._place is not None else 0) if known else None
+        found = self._statistics.as_dict(recipe, self._pipeline.samples is not None)
+        return {**found, "sources": self._statistics.by_source(recipe, weights)}
 
     @property
     def faults(self) -> list[LeftOut]:
         """The rows that the lanes of this rank left out because they failed, over the whole run; see `Faults`."""
-        lanes = [json.loads(lane) for i, lane in enumerate(self.place.lanes) if self._is_own(i, self.place)]
+        lanes = [json.loads(lane) for i, lane in enumerate(self._here.lanes) if self._is_own(i, self._here)]
         found = dict.fromkeys(place for lane in lanes for place in places_in(lane))
         return [LeftOut(self._skip_text(place), self._reasons.get(place, "")) for place in found]
 
     def _skip_text(self, place: FaultPlace) -> str:
-        shard = self.pipeline.sources[place.source].label(place.shard)
-        return skip_text(self.pipeline.recipe.parts[place.source].name, shard, place.row)
+        shard = self._pipeline.sources[place.source].label(place.shard)
+        return skip_text(self._pipeline.recipe.parts[place.source].name, shard, place.row)
 
-    def left_out(self, rows: Sequence[tuple[FaultPlace, str]]) -> None:
+    def _note_left_out(self, rows: Sequence[tuple[FaultPlace, str]]) -> None:
         """Remember why these rows were left out."""
         self._reasons.update(rows)
 
@@ -432,16 +432,16 @@ class Loader:
         refuse_wrapping()
         from headrace.serve.dataset import LaneDataset
 
-        if self._dataset is None or self._dataset.begun is not self.place:
-            self._dataset = LaneDataset(self.pipeline, self.place, self.serving.steps_per_epoch, self.peers)
+        if self._dataset is None or self._dataset.begun is not self._here:
+            self._dataset = LaneDataset(self._pipeline, self._here, self._serving.steps_per_epoch, self._other_ranks)
         return self._dataset
 
     def describe(self) -> str:
         """The recipe as a tree, with rows and shares."""
-        self.pipeline.fix(len(self.place.lanes))
-        parts = zip(self.pipeline.recipe.parts, self.pipeline.facts, strict=True)
+        self._pipeline.fix(len(self._here.lanes))
+        parts = zip(self._pipeline.recipe.parts, self._pipeline.facts, strict=True)
         known = [(i, part.name) for i, (part, fact) in enumerate(parts) if fact.coordinate == "rows"]
-        return self.pipeline.recipe.describe({name: self.pipeline.rows(i) for i, name in known})
+        return self._pipeline.recipe.describe({name: self._pipeline.rows(i) for i, name in known})
 
     def close(self) -> None:
         """End workers and threads, close files. State can still be asked for, and iter() begins anew from there."""
@@ -454,10 +454,10 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy goes on from where we are, with workers and peers of its own."""
-        _ = self.place  # what a first start fixes is fixed here, the same for all copies
+        _ = self._here  # what a first start fixes is fixed here, the same for all copies
         return {
             **self.__dict__,
-            "_given": self.pipeline,
+            "_given": self._pipeline,
             **dict.fromkeys(("_live", "_crew", "_peers", "_reader", "_ending", "_dataset")),
         }
 

@@ -42,11 +42,11 @@ class Steps(Iterator[Batch]):
         return self._is_open and not self._is_over
 
     def _on_their_way(self) -> Iterator[Batch]:
-        if self._loader.serving.device is None:
+        if self._loader._serving.device is None:
             return self._slots
         from headrace.serve.device import DeviceFeed
 
-        return DeviceFeed(self._slots, self._loader.serving.device)
+        return DeviceFeed(self._slots, self._loader._serving.device)
 
     def __next__(self) -> Batch:
         """Threads that share us have one turn after the other: each batch goes to one of them."""
@@ -72,20 +72,20 @@ class Steps(Iterator[Batch]):
         if not self.is_open:
             raise HeadraceError("this iterator was closed, or a later iter() took its place: go on with that one")
         if self._is_torn:
-            self._slots.go_to(self._loader.place)
+            self._slots.go_to(self._loader._here)
             self._batches = self._on_their_way()
         self._is_torn = True
         begun = time.perf_counter()
         try:
             batch = next(self._batches)
         except StopIteration:
-            place = self._loader.ended(self._slots.end)
+            place = self._loader._ended(self._slots.end)
             self._loader._place, self._is_over = place, True
             self.close()
             raise
         receipt = batch.receipt
         del batch.receipt
-        return batch, self._loader.delivered(batch, receipt, time.perf_counter() - begun)
+        return batch, self._loader._delivered(batch, receipt, time.perf_counter() - begun)
 
     def _end_turn(self, me: int) -> None:
         """Something came between: what was taken counts as not given, and the next turn begins anew."""
@@ -107,7 +107,7 @@ class Slots(Iterator[Batch]):
 
     def __init__(self, loader: Loader, place: Place) -> None:
         self._loader = loader
-        self._ending = loader.ending()
+        self._ending = loader._end_of_epoch()
         self._crew: Crew | None = None
         self.go_to(place)
 
@@ -119,9 +119,9 @@ class Slots(Iterator[Batch]):
     def go_to(self, place: Place) -> None:
         """Begin there, with new workers."""
         self._let_go(broken=True)
-        self._job = job_of(place, self._loader.pipeline.run, 0, 1)
+        self._job = job_of(place, self._loader._pipeline.run, 0, 1)
         self._receipts = dict(self._job.states)
-        self._walk = Walk(self._ending, self._loader.pipeline.run, self._job)
+        self._walk = Walk(self._ending, self._loader._pipeline.run, self._job)
 
     def __next__(self) -> Batch:
         while (m := self._walk.next()) is not None:
@@ -132,12 +132,12 @@ class Slots(Iterator[Batch]):
                 self._let_go(broken=True)
                 raise
             self._walk.took(over=made.over, filling=made.filling)
-            self._loader.statistics.lane(made.job, lane, made.dropped, made.truncated)
+            self._loader._statistics.lane(made.job, lane, made.dropped, made.truncated)
             if made.truncated:
-                self._loader.statistics.warn_of_cuts(
-                    self._loader.pipeline.recipe, self._loader.pipeline.samples is not None
+                self._loader._statistics.warn_of_cuts(
+                    self._loader._pipeline.recipe, self._loader._pipeline.samples is not None
                 )
-            self._loader.left_out(made.faults)
+            self._loader._note_left_out(made.faults)
             self._receipts[lane] = made.batch.receipt
             if self._job.ranks > 1 or not made.filling:
                 return made.batch
@@ -146,14 +146,14 @@ class Slots(Iterator[Batch]):
     def _working(self, m: int) -> Crew:
         """Those who make micro-batch `m` and those after it."""
         if self._crew is None:
-            self._crew = self._loader.crew()
-            self._crew.begin(replace(self._job, number=self._loader.next_job(), states=self._receipts, m=m))
+            self._crew = self._loader._free_crew()
+            self._crew.begin(replace(self._job, number=self._loader._next_job(), states=self._receipts, m=m))
         return self._crew
 
     def _let_go(self, broken: bool) -> None:
         if self._crew is not None:
             crew, self._crew = self._crew, None
-            self._loader.release(crew, broken)
+            self._loader._release(crew, broken)
 
     def close(self) -> None:
         self._let_go(broken=False)

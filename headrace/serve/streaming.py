@@ -394,7 +394,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         if found is not None:
             return {**streaming_view(*found), "headrace": self._log.state(*found)}
         if self._loader is not None:
-            view = streaming_view(self._loader.pipeline, self._loader.place)
+            view = streaming_view(self._loader._pipeline, self._loader._here)
             return {**view, "headrace": self._loader.state_dict(gather=False)}
         if self._saved is not None:
             self._begin(1)

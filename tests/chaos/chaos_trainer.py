@@ -112,9 +112,9 @@ class Shelf:
             except (ValueError, KeyError, StateError) as error:
                 refused.append(f"{path.name}: {error}"[:200])
                 continue
-            self._pen.write("load", [value["launch"], value["step"]], value["epoch"], len(loader.place.lanes), refused)
+            self._pen.write("load", [value["launch"], value["step"]], value["epoch"], len(loader._here.lanes), refused)
             return int(value["epoch"])
-        self._pen.write("load", None, 0, len(loader.place.lanes), refused)
+        self._pen.write("load", None, 0, len(loader._here.lanes), refused)
         return 0
 
 

@@ -57,8 +57,8 @@ def main():
         for _ in range(3):
             next(batches)
         (out / "state.json").write_text(json.dumps(loader.state_dict()))
-        told.extend([repr(loader), repr(vars(loader)), repr(vars(loader.pipeline))])
-        told.extend([loader.describe(), str(loader.stats()), repr(pickle.dumps(loader.pipeline))])
+        told.extend([repr(loader), repr(vars(loader)), repr(vars(loader._pipeline))])
+        told.extend([loader.describe(), str(loader.stats()), repr(pickle.dumps(loader._pipeline))])
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
                 try:
