@@ -317,3 +317,20 @@ def test_a_damaged_file_is_no_bad_row(world: World) -> None:
         with pytest.raises(DataError, match="it is damaged"):
             list(loader)
         assert loader.faults == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bad_rows_behind_the_last_batch_are_left_out_and_listed_too(world: World, workers: int) -> None:
+    folder = world.folder / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(b'{"n": 1}\n' * 10 + b"oops\n" * 2)
+    options: dict[str, Any] = {"batch_size": 5, "shuffle": False, "cache_dir": world.folder, "num_workers": workers}
+    with headrace.load(f"jsonl:{folder}/*", faults=SKIP, **options) as loader:
+        assert [batch["n"] for batch in loader] == [[1] * 5] * 2
+        assert [fault.address.rpartition("|")[2] for fault in loader.faults] == ["10", "11"]
+        state = loader.state_dict()
+        assert [batch["n"] for batch in loader] == [[1] * 5] * 2
+        assert len(loader.faults) == 2, "each counts once, however often it comes"
+    with headrace.load(f"jsonl:{folder}/*", faults=SKIP, **options) as loader:
+        loader.load_state_dict(state)
+        assert len(loader.faults) == 2

@@ -10,7 +10,7 @@ import json
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -136,12 +136,14 @@ class Loader:
             self._ending = Ending(self._pipeline, self._here, self._serving.steps_per_epoch, self._other_ranks)
         return self._ending
 
-    def _ended(self, end: int | None) -> Place:
+    def _ended(self, end: int | None, receipts: Mapping[int, bytes]) -> Place:
         """Where we are when the trainer's epoch is over. The iterator, which calls this, goes there. `end`: the first
-        micro-batch that no lane had, where that is known."""
-        self._past.append((self._here, self._pipeline.facts))
+        micro-batch that no lane had, where that is known. `receipts`: of own lanes, at their end."""
+        here = self._here
+        self._past.append((here, self._pipeline.facts))
         self._ahead = None
-        return self._begun(next_epoch(self._pipeline, self._here, end=end))
+        lanes = [receipts.get(number, lane) for number, lane in enumerate(here.lanes)]
+        return self._begun(next_epoch(self._pipeline, replace(here, lanes=lanes), end=end))
 
     def set_epoch(self, epoch: int) -> None:
         """To the start of an epoch; nothing where it is the current one. An endless run goes on where it is."""

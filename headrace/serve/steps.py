@@ -79,7 +79,7 @@ class Steps(Iterator[Batch]):
         try:
             batch = next(self._batches)
         except StopIteration:
-            place = self._loader._ended(self._slots.end)
+            place = self._loader._ended(self._slots.end, self._slots.receipts)
             self._loader._place, self._is_over = place, True
             self.close()
             raise
@@ -115,6 +115,11 @@ class Slots(Iterator[Batch]):
     def end(self) -> int | None:
         """The first micro-batch that no lane has any more, once that is known."""
         return self._ending.end
+
+    @property
+    def receipts(self) -> dict[int, bytes]:
+        """Where the lanes of this rank are. What a lane met while it looked for its end is in there too."""
+        return self._receipts
 
     def go_to(self, place: Place) -> None:
         """Begin there, with new workers."""
