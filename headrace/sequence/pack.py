@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.errors import StateError, shown
@@ -46,8 +46,9 @@ class Part(NamedTuple):
 
 
 class Packer(ABC):
-    def __init__(self, pack: Pack, batch_size: int) -> None:
-        self._pack, self._size, self._batch = pack, pack.seq_len, batch_size
+    def __init__(self, pack: Pack, batch_size: int, cut_sources: Collection[int] = ()) -> None:
+        """`cut_sources`: those with a token limit, whose last document may be cut before its end."""
+        self._pack, self._size, self._batch, self._cut_sources = pack, pack.seq_len, batch_size, cut_sources
         self._held: list[Piece] = []
         self._rest: deque[Part] = deque()
         # Sequences of a round that an exception ended: the next try goes on with them.
@@ -114,7 +115,7 @@ class Packer(ABC):
         found = dict(zip(rows, fetch(list(rows)), strict=True))
         # Rows without a sample are on the skip list by now, or another tokenizer finds nothing in them.
         parts = [
-            (is_held, _part(found[c, e, p], sub, start, stop))
+            (is_held, _part(found[c, e, p], sub, start, stop, c in self._cut_sources))
             for is_held, pieces in ((True, held), (False, rest))
             for c, e, p, sub, start, stop in pieces
             if found[c, e, p].samples
@@ -220,8 +221,8 @@ class BestFit(Packer):
 class Concat(Packer):
     """One document after the other, cut wherever a sequence is full. Nothing is dropped, nothing is held."""
 
-    def __init__(self, pack: Pack, batch_size: int) -> None:
-        super().__init__(pack, batch_size)
+    def __init__(self, pack: Pack, batch_size: int, cut_sources: Collection[int] = ()) -> None:
+        super().__init__(pack, batch_size, cut_sources)
         self._room = 0
 
     def _fill(self, take: Take) -> None:
@@ -305,12 +306,14 @@ def addresses(name: str, state: State) -> list[list[int]]:
     return found
 
 
-def _part(row: Ready, sub: int, start: int, stop: int) -> Part:
+def _part(row: Ready, sub: int, start: int, stop: int, may_be_cut: bool) -> Part:
     length = len(row.samples[sub].tokens) if 0 <= sub < len(row.samples) else 0
     end = length if stop == TO_THE_END else stop
-    if not 0 <= start < end or end > length:  # it ends before its sample only where a token limit cut the document
+    # What waits goes to the end of its sample, unless a token limit cut the document.
+    if not 0 <= start < end or end > length or (end < length and not may_be_cut):
         raise StateError(
             f"the state holds tokens {start} to {stop} of sample {sub} of {row.shard}:{row.row}, which has "
-            f"{len(row.samples)} samples, this one of {length} tokens; did the data or the tokenizer change?"
+            f"{len(row.samples)} samples, this one of {length} tokens; did the data or the tokenizer change? (Or was a "
+            f"token limit taken out of the recipe? Give the part a higher one instead.)"
         )
     return Part(row, sub, start, stop)

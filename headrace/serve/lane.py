@@ -85,7 +85,8 @@ class Lane:
         )
         if recipe.pack is None:
             return mixer, RowBatcher(recipe.batch_size)
-        return mixer, PACKERS[recipe.pack.method](recipe.pack, recipe.batch_size)
+        limited = {i for i, part in enumerate(recipe.parts) if part.tokens is not None}
+        return mixer, PACKERS[recipe.pack.method](recipe.pack, recipe.batch_size, limited)
 
     @property
     def is_over(self) -> bool:
