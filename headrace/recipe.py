@@ -65,7 +65,8 @@ class Skip:
     """Rows: addresses as `str(address)` writes them, or `source|shard|row`. A row is left out of every pass; the source
     is the name of a part, or its spec. Kept as `source|shard|row` where that can be read back."""
     steps: tuple[int, ...] = ()
-    """Numbers of micro-batches."""
+    """Numbers of micro-batches. Each is made and left out, and what its lane makes next is given under its number; so
+    the micro-batches after it in that lane move up by one."""
 
     def __post_init__(self) -> None:
         rows = [str(row) if isinstance(row, Address) else row for row in listed("addresses", self.addresses, object)]

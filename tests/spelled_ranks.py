@@ -20,6 +20,12 @@ def main(folder: Path, given: dict[str, Any]) -> None:
     found: dict[str, Any] = {}
     if not given.get("late"):
         dist.init_process_group("gloo")
+    if given.get("robot"):
+        found = robots(given["specs"][rank], folder, given["robot"])
+        (folder / f"{given['name']}-{rank}.json").write_text(json.dumps(found))
+        dist.barrier()
+        dist.destroy_process_group()
+        return
     loader = headrace.load(given["specs"][rank], batch_size=4, cache_dir=folder / "data", **given.get("options", {}))
     if given.get("late"):
         dist.init_process_group("gloo")
@@ -38,6 +44,20 @@ def main(folder: Path, given: dict[str, Any]) -> None:
     (folder / f"{given['name']}-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def robots(place: str, folder: Path, way: str) -> dict[str, Any]:
+    """The frames of one rank, and the names of the data in its state."""
+    if way == "load":
+        loader = headrace.load(f"lerobot:{place}", batch_size=2, cache_dir=folder / "data")
+    else:
+        data = headrace.StreamingLeRobotDataset(place, cache_dir=folder / "data")
+        if way == "items":
+            return {"frames": [int(item["index"]) for item in data]}
+        loader = data.loader(batch_size=2)
+    with loader:
+        frames = [int(i) for batch in loader if not batch.pad for i in batch["index"]]
+        return {"frames": frames, "state": loader.state_dict()}
 
 
 if __name__ == "__main__":

@@ -180,6 +180,20 @@ def test_other_files_are_not_taken_for_those_of_the_state(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_files_that_come_in_another_order_since_one_was_renamed_are_not_told_to_be_trusted(
+    tmp_path: Path, kind: str
+) -> None:
+    spec = write_shards(tmp_path / "in", kind)
+    state, _, _ = half_read(spec, tmp_path / "data")
+    (tmp_path / "in" / f"s0.{kind}").rename(tmp_path / "in" / f"z.{kind}")
+    with headrace.rows(spec, shuffle=True, cache_dir=tmp_path / "data") as stage:
+        for trust in (False, True):
+            with pytest.raises(Changed, match="files were renamed, so they come in another order") as caught:
+                stage.load_state_dict(state, trust_moved=trust, trust_changed=trust)
+            assert "trust_changed" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_mended_shard_goes_on_where_it_is_trusted(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

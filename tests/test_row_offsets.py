@@ -239,3 +239,25 @@ def test_any_change_of_a_state_is_refused_unless_it_is_forced() -> None:
     edited = {**deepcopy(state), "resume_state": {"datasets": []}}
     loader.load_state_dict(edited, force=True)
     loader.load_state_dict(restamped(edited))
+
+
+def test_a_state_inside_a_checkpoint_and_a_null_are_told_by_name(tmp_path: Path) -> None:
+    recipe, data = made()
+    loader = loader_of(recipe, data)
+    with pytest.raises(StateError, match="lies in this checkpoint under 'loader'"):
+        loader.load_state_dict({"model": {}, "loader": loader.state_dict()})
+    (tmp_path / "a.txt").write_text("a\n")
+    with (
+        headrace.rows(f"txt:{tmp_path}/a.txt", cache_dir=tmp_path / "d") as stage,
+        pytest.raises(StateError, match="has sample_index: null, so it does not say"),
+    ):
+        stage.load_state_dict({"sample_index": None})
+
+
+def test_a_count_of_batches_with_an_epoch_beside_it_says_that_it_counts_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recipe, data = made()
+    run = Ranks(recipe, data, state={"epoch": 1, "batches_consumed": 2, "batch_size": 2})
+    assert run.step()[0]["uid"] == [5, 6]
+    assert "batches_consumed=2 counts from the start of the run; epoch=1" in caplog.text

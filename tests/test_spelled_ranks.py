@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from headrace.testing import write_robot_dataset
 
 ROWS = 96
 
@@ -77,3 +80,12 @@ def test_ranks_with_a_copy_each_share_it_and_other_files_are_refused(tmp_path: P
     assert found[0]["state"] == found[1]["state"]
     odd = ran(tmp_path, "odd", ["txt:in/x.txt"] * 2, cwd=["one", "three"], steps=0)
     assert "Changed: txt:in/x.txt:text: rank 1 reads other files than rank 0" in odd[1]["error"]
+
+
+@pytest.mark.parametrize("way", ["load", "loader", "items"])
+def test_ranks_share_the_frames_of_a_robot_whose_folder_has_another_name_for_each(tmp_path: Path, way: str) -> None:
+    one = write_robot_dataset(tmp_path / "robot", episodes=[9] * 7, cameras={})
+    shutil.copytree(one, tmp_path / "copy" / "other")
+    found = ran(tmp_path, way, [str(one), "copy/other"], robot=way)
+    assert sorted(frame for rank in found for frame in rank["frames"]) == list(range(63))
+    assert found[0].get("state") == found[1].get("state")

@@ -78,10 +78,10 @@ def require_same(index: Index, before: Before, trust: Trust) -> None:
 def _require_shards(index: Index, before: Before, wanted: Identity, trust: Trust) -> None:
     found = index.identity()
     if wanted.marks:
-        for i in range(index.num_shards):
-            mark = wanted.mark(i)
-            assert mark is not None, "all shards have marks"
-            index.require_mark(i, mark, index.mark(i), trust)
+        marks, found_marks = ([of.mark(i) for i in range(index.num_shards)] for of in (wanted, index))
+        _refuse_another_order(index, marks, found_marks)
+        for i, (mark, found_mark) in enumerate(zip(marks, found_marks, strict=True)):
+            index.require_mark(i, str(mark), str(found_mark), trust)
         return
     same_size = wanted.sizes == found.sizes
     if same_size and wanted.shape == found.shape and (wanted.content == found.content or not wanted.is_whole):
@@ -90,6 +90,19 @@ def _require_shards(index: Index, before: Before, wanted: Identity, trust: Trust
         hint = "" if wanted.shape != found.shape else "; trust_changed=True goes on with other contents in as many rows"
         raise _changed(index, before, hint)
     log.warning("%s has other contents than the state was made on; it is trusted", shown(index.listing.source))
+
+
+def _refuse_another_order(index: Index, wanted: Sequence[str | None], found: Sequence[str | None]) -> None:
+    """A renamed file may come before or after others that it came after or before: then rows have other numbers."""
+    moved = [i for i, (was, now) in enumerate(zip(wanted, found, strict=True)) if was != now]
+    elsewhere = {wanted[i] for i in moved} & {found[i] for i in moved}
+    if elsewhere:
+        i = next(i for i in moved if found[i] in elsewhere)
+        raise Changed(
+            f"{shown(index.listing.source)}: {shown(index.listing.label(i))} holds what another file held when the "
+            f"state was made: files were renamed, so they come in another order and their rows have other numbers; "
+            f"give them the names back that they had"
+        )
 
 
 def _may_be(index: Index, wanted: Identity) -> bool:

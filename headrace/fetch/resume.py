@@ -66,6 +66,11 @@ def restored(
         return index, reading, place
     if state.get("sample_index") is not None:
         return index, reading, Place(rows=_whole("sample_index", state["sample_index"]))
+    nulls = [name for name in ("resume_state", "sample_index") if name in state]
+    if nulls:
+        raise StateError(
+            f"the checkpoint has {nulls[0]}: null, so it does not say where to resume; nothing was changed"
+        )
     keys = ", ".join(shown(k) for k in list(state)[:8]) or "nothing"
     raise StateError(f"the checkpoint has neither 'source' nor 'resume_state' nor 'sample_index' (it has {keys})")
 

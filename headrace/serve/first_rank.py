@@ -34,7 +34,7 @@ class FirstRank:
     def __init__(self, pipeline: Pipeline) -> None:
         parts = pipeline.recipe.parts
         self._rank, self._ranks = pipeline.run.rank, pipeline.run.world_size
-        self._local = [part.source.is_local for part in parts]
+        self._local = [part.source.is_local or part.source.kind == "lerobot" for part in parts]
         own = [[part.source.kind, None if local else part.name] for part, local in zip(parts, self._local, strict=True)]
         kinds = json.dumps(own)
         _made[kinds] += 1

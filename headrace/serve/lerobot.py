@@ -32,6 +32,7 @@ from headrace.recipe import Order, Recipe
 from headrace.run import Run, use_token
 from headrace.serve.consumers import Consumed, after_batches, is_of_a_trainer
 from headrace.serve.epoch import num_rows_left
+from headrace.serve.first_rank import FirstRank
 from headrace.serve.going import Going, Items, Start, job_of, worker_start, worker_state
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.pipeline import Pipeline
@@ -150,6 +151,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         self._recipe = Recipe(parts=(part,), mix=Mix(), order=order, batch_size=1, epochs=1)
         opener = partial(open_robot, means=self._means)
         self._pipeline = Pipeline(self._recipe, self._run, opener=opener, single=True)
+        FirstRank(self._pipeline).take_names(self._pipeline)
         self._pipeline.fix(1)
         _ = self._robot.items  # wrong windows, names or statistics are said now
         self._turnstile, self._entered = Turnstile(), 0

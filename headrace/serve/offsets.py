@@ -62,6 +62,11 @@ def from_offsets(state: State, pipeline: Pipeline, lanes: int, per_epoch: int | 
             raise StateError(
                 f"batch_size: the checkpoint counts batches of {state['batch_size']}, here they have {size}"
             )
+        if state.get("epoch"):
+            log.warning(
+                "resume: batches_consumed=%d counts from the start of the run; epoch=%s beside it adds nothing to it",
+                *(count, shown(state["epoch"])),
+            )
         return forwarded(pipeline, first_place(pipeline, lanes), count, per_epoch)
     steps = -(-count // (size * ranks))
     if passed_over := steps * size * ranks - count:

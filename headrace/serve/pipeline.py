@@ -82,6 +82,8 @@ class Fact:
         """Whether two ranks say the same: of the same data, though it may have another path or time for each."""
         if replace(self, spec="", revision="", identity=None) != replace(other, spec="", revision="", identity=None):
             return False
+        if self.spec.startswith("lerobot:"):  # whose revision says what it holds, wherever it lies
+            return self.revision == other.revision
         if self.identity is None or other.identity is None or self.revision == other.revision:
             return (self.spec, self.revision) == (other.spec, other.revision)
         return self.identity.is_of(other.identity)

@@ -213,13 +213,21 @@ def _check_sum(state: State) -> None:
     if state.get(CHECKSUM) != found:
         raise StateError(
             "checksum: the state is not as it was saved: it was damaged on its way, or edited. Take another copy of "
-            "it; if you edited it on purpose, load it with force=True; nothing was changed"
+            "it; if you edited it on purpose, load it with force=True (headrace verify: --force); nothing was changed"
         )
 
 
 def _check_format(state: State) -> None:
     found = state.get("format")
     if type(found) is not int or found < 1:
+        inside = [
+            key for key, value in state.items() if isinstance(value, dict) and {"format", "lanes"} <= value.keys()
+        ]
+        if inside:
+            raise StateError(
+                f"the state lies in this checkpoint under {shown(inside[0])!r}: give load_state_dict that part of it; "
+                f"nothing was changed"
+            )
         raise StateError(f"format: {shown(found)!r} is not a format of a loader's state; nothing was changed")
     if found > FORMAT:
         raise StateError(
