@@ -466,3 +466,28 @@ def test_a_place_that_cannot_be_is_refused(away: Any) -> None:
     state["sources"] = json.dumps(facts)
     with pytest.raises(StateError):
         Ranks(recipe_of(data, batch_size=2), data, (1, 0), state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_that_was_moved_and_mended_at_once_is_not_read_from_its_start(tmp_path: Path, kind: str) -> None:
+    for n, name in enumerate(("a/x", "a/y", "b/x")):
+        write_rows(tmp_path / f"{name}.{kind}", n * 1000)
+
+    def specs(folder: str) -> list[str]:
+        return [f"{kind}:{tmp_path}/{name}/*.{kind}" for name in (folder, "b")]
+
+    loader = made(tmp_path, *specs("a"))
+    batches = iter(loader)
+    given = numbers([next(batches) for _ in range(20)])
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+    (tmp_path / "a").rename(tmp_path / "c")
+    write_rows(tmp_path / "c" / f"y.{kind}", 5000)
+    loader = made(tmp_path, *specs("c"))
+    with pytest.raises(Changed, match=rf"y\.{kind} .*trust_changed"):
+        loader.load_state_dict(state)
+    loader.load_state_dict(state, trust_changed=[f"y.{kind}"])
+    mended = {n + 4000 if 1000 <= n < 1000 + ROWS else n for n in given}
+    rest = numbers(list(loader))
+    assert len(rest) + len(given) == 3 * ROWS
+    assert not mended & set(rest)

@@ -29,16 +29,26 @@ class Before:
 
 
 def is_same(index: Index, before: Before) -> bool:
-    """Whether these are the files of the state, as far as that can be told."""
+    """Whether these are the files of the state, as far as that can be told: all of them, or some, and others changed.
+
+    What changed is for `require_same` to say. Were such files taken for new ones, all their rows would come again.
+    """
+    wanted = before.identity
     if before.spec.partition(":")[0] != index.listing.source.kind:
         return False
     if _is_as_listed(index, before):
         return True
-    if before.identity is None or not _may_be(index, before.identity):
+    if wanted is None or wanted.shards != index.num_shards:
         return False
-    if before.identity.is_whole:
+    if wanted.marks and wanted.is_whole:
         index.complete()
-    return before.identity.is_of(index.identity())
+        filled = [i for i in range(index.num_shards) if index.shard_count(i)]  # empty files are all alike
+        return any(wanted.mark(i) == index.mark(i) for i in filled) or wanted.is_of(index.identity())
+    if not _may_be(index, wanted):
+        return False
+    if wanted.is_whole:
+        index.complete()
+    return wanted.is_of(index.identity())
 
 
 def require_same(index: Index, before: Before, trust: Trust) -> None:
