@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 from headrace.catalog.lines import LFS_POINTER
 from headrace.catalog.schemas import Schema
@@ -27,6 +28,10 @@ MOST_COLUMNS = 20_000
 MOST_ROWS = 1 << 31
 SAMPLED = 16
 """Row groups whose column sizes are looked at; they stand for the others."""
+
+_PARSED: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""Footers that somebody holds, all of them sound, by their digests. Of 50,000 row groups one takes 100 MB, and each
+lane has a reader of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +125,20 @@ def footer_bytes(shard: Shard, read: Callable[[int, int], bytes] | None = None) 
     return tail[-need:]
 
 
-def parse_footer(shard: Shard, footer: bytes, *, is_sound: bool = False) -> Any:
-    """pyarrow's FileMetaData. `is_sound`: that is known of this footer."""
+def parse_footer(shard: Shard, footer: bytes, *, sound: str = "") -> Any:
+    """pyarrow's FileMetaData. It is shared by all that hold it, and to be held as long as it is in use. `sound`: the
+    digest of a footer that is known to be sound; any other one is looked at."""
+    digest = digest_of(footer)
+    meta = _PARSED.get(digest)
+    if meta is None:
+        meta = _parsed(shard, footer)
+        if digest != sound:
+            require_sound(shard, meta)
+        meta = _PARSED.setdefault(digest, meta)
+    return meta
+
+
+def _parsed(shard: Shard, footer: bytes) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -135,8 +152,6 @@ def parse_footer(shard: Shard, footer: bytes, *, is_sound: bool = False) -> Any:
             f"{shard}: {meta.num_row_groups:,} row groups and {meta.num_columns:,} columns are more than we read "
             f"({MOST_GROUPS:,} and {MOST_COLUMNS:,}); write the file with larger row groups"
         )
-    if not is_sound:
-        require_sound(shard, meta)
     return meta
 
 

@@ -20,23 +20,20 @@ def find_paths(pattern: str) -> tuple[list[str], list[str]]:
     """What matches, in name order: files (of any kind, also broken links), and folders. `**` crosses folders."""
     root = "/" if pattern.startswith("/") else ""
     parts = [part for part in pattern.split("/") if part]
-    found = sorted(set(_matches(root, parts, _identity(root))))
-    files: list[str] = []
-    folders: list[str] = []
-    for path in found:
-        (folders if Path(path).is_dir() else files).append(path)
-    return files, folders
+    found = dict(_matches(root, parts, _identity(root)))
+    files = sorted(path for path, is_folder in found.items() if not is_folder)
+    return files, sorted(path for path, is_folder in found.items() if is_folder)
 
 
-def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]]) -> Iterator[str]:
-    """`above`: the folders that the way to this one goes through."""
+def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
+    """Paths, and whether they are folders. `above`: the folders that the way to this one goes through."""
     part, rest = parts[0], parts[1:]
     if not glob.has_magic(part):
         path = folder + part
         if rest:
             yield from _matches(f"{path}/", rest, above | _identity(path))
         elif _exists(path):
-            yield path
+            yield path, os.path.isdir(path)  # noqa: PTH112 - of a string, as all paths here
         return
     if part == "**" and rest:
         yield from _matches(folder, rest, above)
@@ -44,10 +41,10 @@ def _matches(folder: str, parts: Sequence[str], above: frozenset[tuple[int, int]
     for entry in _entries(folder):
         if not fits(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):
             continue
-        path = folder + entry.name
+        path, is_folder = folder + entry.name, _is_folder(entry)
         if not rest:
-            yield path
-        if (rest or part == "**") and _is_folder(entry):
+            yield path, is_folder
+        if (rest or part == "**") and is_folder:
             here = _identity(path)
             if part != "**":
                 yield from _matches(f"{path}/", rest, above | here)

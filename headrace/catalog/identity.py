@@ -178,13 +178,14 @@ def _below(paths: Sequence[str]) -> list[str]:
     """Names below the folder that all paths have in common."""
     if not len(paths):
         return []
-    parts = [path.split("/") for path in (paths[0], paths[-1])]
+    first = paths[0]
+    parts = [path.split("/") for path in (first, paths[-1])]
     depth = 0
     for one, two in zip(*(part[:-1] for part in parts), strict=False):
         if one != two:
             break
         depth += 1
     start = sum(len(part) + 1 for part in parts[0][:depth])
-    if any(path[:start] != paths[0][:start] for path in paths):  # not in name order
+    if not all(path.startswith(first[:start]) for path in paths):  # not in name order
         start = 0
     return [path[start:] for path in paths]

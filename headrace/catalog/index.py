@@ -321,7 +321,9 @@ def load_listing(path: Path) -> dict[str, Any] | None:
 
 def _are_files(value: Any) -> bool:
     """(path, size, tag) of at least one file."""
-    return bool(value) and all([type(x) for x in entry] == [str, int, str] and entry[1] < 1 << 62 for entry in value)
+    return bool(value) and all(
+        type(path) is str and type(size) is int and size < 1 << 62 and type(tag) is str for path, size, tag in value
+    )
 
 
 def _load_shards(path: Path, listing: Listing) -> list[ShardIndex] | None:

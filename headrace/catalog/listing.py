@@ -22,9 +22,11 @@ class Strings(Sequence[str]):
     def __init__(self, strings: Iterable[str]) -> None:
         import numpy as np
 
-        parts = [s.encode("utf-8", "surrogatepass") for s in strings]
-        self._ends = np.cumsum([len(p) for p in parts], dtype=np.int64)
-        self._blob = b"".join(parts)
+        given = list(strings)
+        text = "".join(given)
+        self._blob = text.encode("utf-8", "surrogatepass")
+        lengths = map(len, given if text.isascii() else (s.encode("utf-8", "surrogatepass") for s in given))
+        self._ends = np.cumsum(np.fromiter(lengths, np.int64, len(given)), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -41,9 +43,28 @@ class Strings(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         start = 0
+        if self._blob.isascii():
+            text = self._blob.decode()  # at once, and as many letters as bytes
+            for end in self._ends.tolist():
+                yield text[start:end]
+                start = end
+            return
         for end in self._ends.tolist():
             yield self._blob[start:end].decode("utf-8", "surrogatepass")
             start = end
+
+    def places(self, value: str) -> list[int]:
+        """The numbers of all strings that are this one."""
+        wanted, found = value.encode("utf-8", "surrogatepass"), []
+        if not wanted:
+            return [i for i, string in enumerate(self) if not string]
+        at = self._blob.find(wanted)
+        while at >= 0:
+            i = int(self._ends.searchsorted(at, side="right"))  # the string that this byte lies in
+            if at + len(wanted) == self._ends[i] and at == (self._ends[i - 1] if i else 0):
+                found.append(i)
+            at = self._blob.find(wanted, int(self._ends[i]))  # where the next one begins
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +73,7 @@ class Listing:
     revision: str
     """The pinned commit of a Hub repo, or the signature of a list of files."""
     origin: Origin
-    paths: Sequence[str]
+    paths: Strings
     sizes: I64
     etags: Sequence[str]
     """Per shard; for local files `<mtime_ns>`, so that a replaced file is noticed."""
@@ -96,7 +117,7 @@ class Listing:
     def number(self, label: str) -> int | None:
         """The shard with this label or path."""
         for i, path in enumerate(self.paths):
-            if path == label or self.label(i) == label:
+            if path == label or (self._short_labels and path.rpartition("/")[2] == label):
                 return i
         return None
 
@@ -121,6 +142,15 @@ class Shards(Sequence[Shard]):
         if isinstance(i, slice):
             return Shards(self._listing, self._numbers[i])
         return self._listing.shard(int(self._numbers[i]))
+
+    def places(self, shard: Shard) -> list[int]:
+        """Where this shard stands, without making the others."""
+        import numpy as np
+
+        listing = self._listing
+        same = [i for i in listing.paths.places(shard.path) if listing.shard(i) == shard]
+        found: list[int] = np.flatnonzero(np.isin(self._numbers, same)).tolist()
+        return found
 
 
 def signature(files: Iterable[tuple[str, int, str]]) -> str:

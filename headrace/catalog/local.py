@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.catalog.globs import find_paths
 from headrace.catalog.listing import Listing, signature
-from headrace.catalog.plain import PlainFile, Signature, nearest
+from headrace.catalog.plain import PlainFile, Signature, look_at, nearest
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.source import Source
 from headrace.errors import Changed, DataError, NotFound, shown
@@ -50,8 +50,8 @@ def signature_of(kind: str, path: str) -> tuple[str, list[str]]:
 def _listed(pattern: str, kind: str) -> tuple[str, LocalOrigin, list[tuple[str, int, str]]]:
     files = []
     for path in _paths(pattern.removeprefix("file://"), kind):
-        with PlainFile(path) as file:
-            files.append((path, file.signature.size, str(file.signature.mtime_ns)))
+        found = look_at(path)
+        files.append((path, found.size, str(found.mtime_ns)))
     return signature(files), LocalOrigin(), files
 
 

@@ -46,11 +46,11 @@ class ParquetReader:
         elif path is not None:
             self._plain = PlainFile(path, label=str(shard))
         try:
-            self._file = self._open_checked()
+            self._file, self._meta = self._open_checked()
         except BaseException:
             self._let_go()
             raise
-        self._meta, self._names = self._file.metadata, list(self._file.schema_arrow.names)
+        self._names = list(self._file.schema_arrow.names)
         self._is_resting = False
         self._checked = -1
         self._group = -1
@@ -159,26 +159,27 @@ class ParquetReader:
         if self._plain is not None:
             self._plain.check_content()
 
-    def _open_checked(self) -> Any:
-        """The file, once its footer is known to be sound."""
+    def _open_checked(self) -> tuple[Any, Any]:
+        """The file, once its footer is known to be sound, and that footer."""
         shard, path = self.shard, self._path
         meta = self._known_footer() if path is not None else self._remote_footer()
         try:
             file = self._open(meta, [])
             if meta is None:
-                require_sound(shard, file.metadata)
-            found = list(enumerate(leaves(shard, file.metadata)))
+                meta = file.metadata
+                require_sound(shard, meta)
+            found = list(enumerate(leaves(shard, meta)))
             self._leaves = [(c, leaf) for c, leaf in found if _is_read(leaf, self.columns)]
-            self._dictionaries = _dictionaries(file.metadata, self._leaves)
+            self._dictionaries = _dictionaries(meta, self._leaves)
             if self._dictionaries:
                 file.close(force=True)
-                file = self._open(meta or file.metadata, self._dictionaries)
+                file = self._open(meta, self._dictionaries)
         except HeadraceError:
             raise
         except _arrow_errors() as error:
             self._check_plain()
             raise DataError(f"{shard}: its footer cannot be read: {said(error)}; it is damaged: {AGAIN}") from error
-        return file
+        return file, meta
 
     def _known_footer(self) -> Any:
         """The footer of the file on disk, if it is the one that was found to be sound."""
@@ -188,11 +189,11 @@ class ParquetReader:
             footer = footer_bytes(self.shard, self._plain.read_bytes)
         except HeadraceError:
             return None  # opening it says what is wrong
-        return parse_footer(self.shard, footer, is_sound=True) if digest_of(footer) == self._digest else None
+        return parse_footer(self.shard, footer, sound=self._digest) if digest_of(footer) == self._digest else None
 
     def _remote_footer(self) -> Any:
         footer = footer_bytes(self.shard)
-        return parse_footer(self.shard, footer, is_sound=digest_of(footer) == self._digest)
+        return parse_footer(self.shard, footer, sound=self._digest)
 
     def _open(self, meta: Any, dictionaries: list[str], buffer_size: int = 0) -> Any:
         import pyarrow as pa

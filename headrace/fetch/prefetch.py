@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -126,10 +125,9 @@ class ShardPrefetcher:
 
     def _number(self, shard: Shard) -> int | None:
         """The shard's number: the next, the same, or, after a jump, the first one from here on."""
-        count = len(self._shards)
-        first = (n for n in (self._at + 1, self._at) if 0 <= n < count)
-        others = (n % count for n in range(self._at + 2, self._at + 1 + count))
-        return next((n for n in chain(first, others) if self._shards[n] == shard), None)
+        first = (n for n in (self._at + 1, self._at) if 0 <= n < len(self._shards))
+        found = next((n for n in first if self._shards[n] == shard), None)
+        return self._shards.next_place(shard, self._at + 1) if found is None else found
 
     def _here(self) -> _Desk:
         if self._desk.pid != os.getpid():

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import overload
 
-from headrace.catalog.listing import Listing
+from headrace.catalog.listing import Listing, Shards
 from headrace.catalog.local import list_local
 from headrace.catalog.remote import list_remote
 from headrace.catalog.shard import Shard
@@ -25,10 +25,10 @@ class Names:
         self._cache_dir = cache_dir
         self._known: dict[str, Shard] = {}
 
-    def shards(self, given: Sequence[Shard] | Sequence[str | Path]) -> Sequence[Shard]:
+    def shards(self, given: Sequence[Shard] | Sequence[str | Path]) -> NamedShards:
         if isinstance(given, str | bytes | Path):
             raise SpecError(f"shards={shown(given)!r}: a list of shards or of file names is expected")
-        return _Named(self, given)
+        return NamedShards(self, given)
 
     def shard(self, given: Shard | str | Path) -> Shard:
         if isinstance(given, Shard):
@@ -72,7 +72,9 @@ class Names:
         return labels | {path: i for i, path in enumerate(listing.paths)}
 
 
-class _Named(Sequence[Shard]):
+class NamedShards(Sequence[Shard]):
+    """Shards in the order in which they were given."""
+
     def __init__(self, names: Names, given: Sequence[Shard] | Sequence[str | Path]) -> None:
         self._names, self._given = names, given
 
@@ -85,5 +87,12 @@ class _Named(Sequence[Shard]):
     def __getitem__(self, i: slice) -> Sequence[Shard]: ...
     def __getitem__(self, i: int | slice) -> Shard | Sequence[Shard]:
         if isinstance(i, slice):
-            return _Named(self._names, self._given[i])
+            return NamedShards(self._names, self._given[i])
         return self._names.shard(self._given[i])
+
+    def next_place(self, shard: Shard, start: int) -> int | None:
+        """The first place of a shard from `start` on, and then from the beginning on."""
+        count = len(self._given)
+        if isinstance(self._given, Shards):
+            return min(self._given.places(shard), key=lambda n: (n - start) % count, default=None)
+        return next((n % count for n in range(start, start + count) if self[n % count] == shard), None)
