@@ -16,6 +16,7 @@ from headrace.catalog import plain
 from headrace.catalog.identity import identity_of
 from headrace.catalog.listing import Listing, Strings
 from headrace.catalog.local import LocalOrigin, list_local
+from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
 from headrace.errors import DataError, NotFound
 from headrace.fetch.prefetch import ShardPrefetcher
@@ -134,7 +135,12 @@ def test_a_jump_to_another_shard_makes_no_other_shards(tmp_path: Path, monkeypat
     listing = list_local(Source(kind="parquet", path=f"{tmp_path}/in/*.parquet"))
     made: list[int] = []
     shard = Listing.shard
-    monkeypatch.setattr(Listing, "shard", lambda self, i: made.append(i) or shard(self, i))
+
+    def noted(self: Listing, i: int) -> Shard:
+        made.append(i)
+        return shard(self, i)
+
+    monkeypatch.setattr(Listing, "shard", noted)
     numbers = np.random.default_rng(0).permutation(FILES)
     with ShardPrefetcher(listing.ordered(numbers), tmp_path / "data", lookahead=0) as prefetch:
         for place in (250, 3, 120, 121, 0):

@@ -121,7 +121,7 @@ class Lanes(RuleBasedStateMachine):
     @rule(lanes=st.integers(1, 5))
     def deal_anew(self, lanes: int) -> None:
         pipeline: Any = SimpleNamespace(
-            recipe=SimpleNamespace(parts=[SimpleNamespace(name="s")]),
+            recipe=SimpleNamespace(parts=[SimpleNamespace(name="s", tokens=None)]),
             pool=lambda i, lane, count: self.pool(lane, count),
             samples=None,
             size=self.size,
