@@ -173,4 +173,6 @@ print(len(uids), len(set(uids)), refused > 0)
     done = subprocess.run(
         command, env={**os.environ, **hub.env()}, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout == "400 400 True\n", done.stderr
+    # It was full: for the reader, or for the thread that fetches ahead, and then shards behind the reader made room.
+    assert done.stdout == "400 400 True\n" or "no room to write" in done.stderr, done.stderr
+    assert done.stdout.startswith("400 400 "), done.stderr
