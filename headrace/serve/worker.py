@@ -95,8 +95,9 @@ class Maker:
         self._lanes: dict[int, Lane] = {}
         self.m = next(self._slots)
         """The micro-batch that is being made, or comes next."""
-        if not counting:
-            pipeline.needs.begin(self, job.states, job.lanes)
+        self._is_noted = counting
+        """Whether the cache knows what the lanes will read. It is told with the first lane, for it opens the sources,
+        and what fails there is told like any error of a batch."""
 
     def make(self, *, until_over: bool = False, receipt: bool = True) -> Made | None:
         """The next one. None: all lanes are over, and nobody is to be kept step with (or it is to end there)."""
@@ -138,6 +139,9 @@ class Maker:
 
     def lane(self, number: int) -> Lane:
         """Opened when its turn comes."""
+        if not self._is_noted:
+            self._pipeline.needs.begin(self, self._job.states, self._job.lanes)
+            self._is_noted = True
         if number not in self._lanes:
             lane = Lane(self._pipeline, number, self._job.lanes, self._job.epoch, counting=self._counting)
             try:
@@ -152,7 +156,8 @@ class Maker:
         self._pipeline.helpers.close()
         for lane in self._lanes.values():
             lane.close()
-        self._pipeline.needs.end(self)
+        if self._is_noted and not self._counting:
+            self._pipeline.needs.end(self)
 
 
 # --- in the worker
