@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import settings
 
 from headrace.catalog import retry
 from headrace.catalog.retry import Retry
@@ -18,9 +17,6 @@ def pytest_configure() -> None:
     """A shell's background jobs ignore SIGINT, and so would every process that a test starts and interrupts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # An example that takes long says that the machine is busy. What hangs is found by the timeout of the test.
-    settings.register_profile("no deadline", deadline=None)
-    settings.load_profile("no deadline")
 
 
 @pytest.fixture
