@@ -343,3 +343,4 @@ class TestBounds:
     def test_a_disk_that_takes_nothing_stops_no_state(self, tmp_path: Path) -> None:
         (tmp_path / "hf_shards").write_text("")
         ShardCache(tmp_path).need("run").save({"mark"})
+        assert (tmp_path / "hf_shards").read_text() == ""
