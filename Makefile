@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 BENCH := .venv-bench
 OLDEST := .venv-oldest .venv-oldest-lerobot
 
-.PHONY: demo test test-oldest tools venv lint unit bench mutants faults chaos clean
+.PHONY: demo test test-oldest tools venv lint unit bench mutants faults chaos soak clean
 
 demo: venv  ## the main job: train a small model, be killed, resume; two loss curves that lie on each other
 	$(BIN)/headrace demo
@@ -44,7 +44,7 @@ $(OLDEST:=/.installed): pyproject.toml
 	$(@D)/bin/pip check
 	touch $@
 
-mutants: venv  ## plants bugs that loaders have had in a copy of the tree, one at a time; each must turn a test red
+mutants: venv  ## plants bugs that loaders have had, or could have, in a copy of the tree, one at a time; each must turn a test red
 	$(BIN)/python tests/trust/plant.py
 
 faults: venv  ## the tests of docs/reliability with many more repetitions, inputs and random walks; about an hour
@@ -53,6 +53,9 @@ faults: venv  ## the tests of docs/reliability with many more repetitions, input
 
 chaos: venv tools  ## 1,000 kills of real runs, all recipes, about two hours; ARGS="--seed 7 --run 12" for one of them again
 	$(BIN)/python tests/chaos/chaos.py $(or $(ARGS),--kills 1000 --report docs/reliability/chaos.json --summary docs/reliability/chaos.md)
+
+soak: venv  ## real jobs for two hours, and whether memory, open files or threads rise; ARGS="--minutes 20 --jobs robot-stay"
+	$(BIN)/python tests/chaos/soak.py $(or $(ARGS),--minutes 120 --report docs/reliability/soak.json --summary docs/reliability/soak.md)
 
 bench: $(BENCH)/.installed  ## speed against the peers and the physical limit; writes benchmarks/results
 	$(BENCH)/bin/python benchmarks/rows.py

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +23,9 @@ from headrace.errors import FetchError, HeadraceError, NoSpace, shown
 
 PART = ".part"
 """Unfinished files end so. They belong to the process named in them; see `unique_part`."""
+PIECE = 1 << 20
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - for files that have no name there
+"""Where a temporary file lies in memory, if it is there and may be written to."""
 
 
 class Files:
@@ -266,13 +270,40 @@ _TIDY: set[tuple[int, Path]] = set()
 def read_whole(path: Path, most: int = 1 << 30) -> bytes:
     """A regular file of at most so many bytes. A pipe or a device in its place is an OSError, and not waited for."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        data = file.read(most + 1)
+        data = bytearray()
+        # By pieces: one read takes as much memory as it asks for, and a process may have less than the most.
+        while len(data) <= most and (piece := os.read(fd, min(PIECE, most + 1 - len(data)))):
+            data += piece
+    finally:
+        os.close(fd)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
-    return data
+    return bytes(data)
+
+
+def memory_file(name: str) -> int:
+    """The descriptor of a file in memory that no folder lists; `name` is what /proc shows for it.
+
+    Where the system makes none (some sandboxes, kernels and Pythons do not), it is a temporary file without a name.
+    """
+    try:
+        return os.memfd_create(name)
+    except AttributeError:
+        pass
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise OSError(error.errno, "this process may open no more files; raise `ulimit -n`") from error
+    for folder in (SHARED_MEMORY, None):
+        try:
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                return os.dup(file.fileno())
+        except OSError:
+            if folder is None:
+                raise
+    raise AssertionError
 
 
 def remove_quietly(path: Path, files: Files = REAL) -> bool:

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,6 +17,7 @@ from typing import Any, Literal, Self
 from headrace.address import Address, skip_text
 from headrace.catalog.source import Source, parse_specs
 from headrace.errors import SpecError, shown
+from headrace.lazy import cached_property
 from headrace.make.describe import Faults, Tokenize
 from headrace.mix.describe import Change, Mix, Part, given, listed, one_of, put, truth, whole, whole_or_none
 from headrace.mix.weights import weights_at

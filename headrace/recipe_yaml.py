@@ -7,6 +7,7 @@ as objects: every value keeps its line, and tags, anchors and aliases are refuse
 from __future__ import annotations
 
 import dataclasses
+import errno
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ import yaml
 
 from headrace.catalog.source import Source
 from headrace.errors import NotFound, SpecError, shown
+from headrace.files import read_whole
 from headrace.mix.describe import Part, given
 from headrace.recipe_plain import plain
 
@@ -105,14 +107,14 @@ def from_yaml(cls: type[T], text_or_path: str | Path) -> T:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_whole(path, MOST_BYTES)
     except FileNotFoundError:
         raise NotFound(f"{shown(path)}: there is no such recipe file") from None
-    except OSError as error:
-        raise SpecError(f"{shown(path)} cannot be read as a recipe: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise SpecError(f"{shown(path)} is larger than {MOST_BYTES:,} bytes, which no recipe is")
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            raise SpecError(f"{shown(path)} is larger than {MOST_BYTES:,} bytes, which no recipe is") from None
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{shown(path)} cannot be read as a recipe: {shown(why)}") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -16,6 +16,8 @@ from headrace.errors import NotAllowed, SpecError, shown
 from headrace.files import start_time
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
+RETRY_SECONDS = 600.0
+MOST_RETRY_SECONDS = 30 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class Run:
         initialised Accelerate, RANK and WORLD_SIZE, SLURM_PROCID and SLURM_NTASKS. Otherwise there is one process.
         """
         env = os.environ if environ is None else environ
+        retry_seconds(env)  # a value that cannot be is told now, not in the middle of an outage
         here, size = _argued(rank, world_size) or _torch_rank() or _accelerate_rank() or _environ_rank(env) or (0, 1)
         return cls(
             rank=here,
@@ -91,6 +94,23 @@ def _half_of_memory() -> int:
     except (OSError, ValueError):
         pass  # another system, or no limit
     return min(found) // 2
+
+
+def retry_seconds(environ: Mapping[str, str] | None = None) -> float:
+    """How long a server that does not answer is tried again; 0: it is asked once."""
+    text = (os.environ if environ is None else environ).get("HEADRACE_RETRY_SECONDS", "")
+    if not text:
+        return RETRY_SECONDS
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= MOST_RETRY_SECONDS:
+        raise SpecError(
+            f"HEADRACE_RETRY_SECONDS={shown(text)!r}: a number of seconds from 0 (ask once) to "
+            f"{MOST_RETRY_SECONDS:g} (30 days), for example 600"
+        )
+    return value
 
 
 def hub_token() -> str | None:

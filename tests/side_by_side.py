@@ -37,8 +37,11 @@ def run(files: list[Path], options: list[str], *, alone: bool = True) -> int:
     # Tests that know their neighbours stay together: one process loads what they share once.
     lots = [lot for i in range(LOTS) if (lot := files[i * len(files) // LOTS : (i + 1) * len(files) // LOTS])]
     waiting = deque(["-m", "not alone", *map(str, lot), *options] for lot in lots)
-    tally = Tally(len(lots) + alone)
+    with tempfile.TemporaryDirectory(prefix="headrace-bytecode-") as bytecode:
+        return _run(waiting, Tally(len(lots) + alone, bytecode), options, alone=alone)
 
+
+def _run(waiting: deque[list[str]], tally: Tally, options: list[str], *, alone: bool) -> int:
     def work() -> None:
         with suppress(IndexError):
             while True:
@@ -58,8 +61,11 @@ def run(files: list[Path], options: list[str], *, alone: bool = True) -> int:
 
 
 class Tally:
-    def __init__(self, lots: int) -> None:
+    def __init__(self, lots: int, bytecode: str) -> None:
         self._lots, self._begun = lots, time.monotonic()
+        # Tests start thousands of processes, and each would compile the package again.
+        self._env = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
+        self._env.pop("PYTHONDONTWRITEBYTECODE", None)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._good = self._done = 0
@@ -70,7 +76,13 @@ class Tally:
             command = [sys.executable, "-m", "pytest", "--quiet", "-rs", "--durations=3", *told]
             try:
                 done = subprocess.run(
-                    command, stdout=file, stderr=subprocess.STDOUT, cwd=TESTS.parent, timeout=LONGEST, check=False
+                    command,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    cwd=TESTS.parent,
+                    timeout=LONGEST,
+                    check=False,
+                    env=self._env,
                 )
                 code = done.returncode
             except subprocess.TimeoutExpired:

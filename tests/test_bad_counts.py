@@ -51,7 +51,15 @@ def test_parts_that_are_missing_are_named_and_parts_that_come_again_are_not_coun
     assert "the parts of all ranks are expected" in refused(lambda: merge_states([]))
 
 
+def with_fact(state: State, **fields: Any) -> None:
+    """Have its first source say something else."""
+    first, *others = json.loads(state["sources"])
+    state["sources"] = json.dumps([{**first, **fields}, *others], sort_keys=True, separators=(",", ":"))
+
+
 PARTS: dict[str, tuple[Callable[[State], object], str]] = {
+    "a source of another name": (lambda s: with_fact(s, name="x"), "sources: part 1 has x, .*, part 0 has "),
+    "other data": (lambda s: with_fact(s, revision="x"), "facts: .*: part 1 has .*; parts of one step, of ranks that"),
     "another step": (lambda s: s.update(m=s["m"] + 3), "m: part 1 has 9, part 0 has 6; parts of one step"),
     "another epoch": (lambda s: s.update(epoch=1), "epoch: part 1 has 1, part 0 has 0"),
     "another plan": (lambda s: s.update(m_plan=1), "m_plan: part 1 has 1, part 0 has 0"),

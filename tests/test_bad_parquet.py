@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from refused import check_refused, everything, refusal
 
 from headrace import rows
 from headrace.catalog.footer import GroupRows
+from headrace.catalog.thrift import Malformed, check_footer
 from headrace.errors import DataError, HeadraceError
 from headrace.fetch import parquet
 from headrace.testing import LocalHub
@@ -42,8 +44,12 @@ def simple() -> bytes:
 
 def zigzag(number: int) -> bytes:
     """A whole number as thrift writes it."""
-    number, out = (number << 1) ^ (number >> 63), b""
-    number &= (1 << 64) - 1
+    return varint(((number << 1) ^ (number >> 63)) & ((1 << 64) - 1))
+
+
+def varint(number: int) -> bytes:
+    """A number from 0 on as thrift writes lengths."""
+    out = b""
     while number > 127:
         out += bytes([number & 127 | 128])
         number >>= 7
@@ -284,6 +290,90 @@ def test_types_nested_too_deeply_are_refused(tmp_path: Path, kind: str) -> None:
     pq.write_table(pa.table({"v": pa.nulls(1, column)}), tmp_path / "a.parquet")
     said = "(too deeply nested|Invalid flatbuffers message)"  # new and old pyarrow
     check_refused(refusal(f"parquet:{tmp_path}/a.parquet", tmp_path), DataError, rf"a\.parquet: .*{said}")
+
+
+def nested_in_each_other(levels: int) -> bytes:
+    """A file without rows whose one column is the only one in a group, which is in a group, and so on."""
+    root, group, leaf = b"\x48\x01s\x15\x02\0", b"\x35\x02\x18\x01g\x15\x02\0", b"\x15\x02\x25\x02\x18\x01n\0"
+    footer = b"\x15\x02\x19\xfc" + varint(levels + 2) + root + group * levels + leaf + b"\x16\0\x19\x0c\0"
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+READ_ALL = (
+    "import sys\n"
+    "from headrace import rows\n"
+    "from headrace.errors import HeadraceError\n"
+    "try: print('rows', len(list(rows(sys.argv[1], cache_dir=sys.argv[2]))))\n"
+    "except HeadraceError as e: print(type(e).__name__, e)\n"
+)
+
+
+def in_a_child(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("levels", [150, 30_000])
+def test_a_footer_of_columns_nested_without_end_is_refused_and_ends_no_process(tmp_path: Path, levels: int) -> None:
+    """In a process of its own: pyarrow before 26 dies of it."""
+    (tmp_path / "deep.parquet").write_bytes(nested_in_each_other(levels))
+    said = in_a_child(READ_ALL, f"parquet:{tmp_path}/deep.parquet", str(tmp_path / "data"))
+    assert re.match(rf"DataError {tmp_path}/deep\.parquet: its parquet footer at offset 4 cannot be read: ", said), said
+    assert "too deeply nested" in said
+    assert AGAIN in said
+
+
+def test_a_file_of_a_robot_data_set_nested_without_end_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "deep.parquet").write_bytes(nested_in_each_other(30_000))
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from headrace.catalog.local import LocalOrigin\n"
+        "from headrace.catalog.shard import Shard\n"
+        "from headrace.errors import DataError\n"
+        "from headrace.fetch.memory import MemoryBudget\n"
+        "from headrace.fetch.parquet import ParquetReader\n"
+        "from headrace.lerobot.projection import read_columns\n"
+        "path = Path(sys.argv[1])\n"
+        "found = path.stat()\n"
+        "shard = Shard(str(path), found.st_size, str(found.st_mtime_ns), LocalOrigin())\n"
+        "reader = lambda: ParquetReader(shard, path, None, budget=MemoryBudget(1 << 30))\n"
+        "for read in (reader, lambda: read_columns(shard, lambda s: s.names)):\n"
+        "    try: read()\n"
+        "    except DataError as e: print(e)\n"
+    )
+    assert in_a_child(code, str(tmp_path / "deep.parquet")).count("too deeply nested") == 2
+
+
+@pytest.mark.parametrize("levels", [0, 50, 98])
+def test_a_schema_that_pyarrow_reads_is_not_too_deep_for_the_check_before(levels: int) -> None:
+    footer = nested_in_each_other(levels)[4:]
+    check_footer(footer)
+    assert pq.read_metadata(pa.BufferReader(b"PAR1" + footer)).num_columns == 1
+
+
+@pytest.mark.parametrize("where", ["schema", "second schema", "unknown field", "list of lists", "map"])
+def test_the_check_of_a_footer_finds_depth_wherever_it_is(where: str) -> None:
+    sound = nested_in_each_other(1)[4:-9]
+    deep = nested_in_each_other(5000)
+    schema = deep[deep.index(b"\x19\xfc") + 1 : -12]
+    added = {
+        "second schema": b"\x09\x04" + schema,
+        "unknown field": b"\x1c" * 5000 + b"\0" * 5001,
+        "list of lists": b"\x19" * 5000 + b"\x03",
+        "map": b"\x1b" + b"\x01\x5b\x02" * 5000,
+    }
+    footer = deep[4:-8] if where == "schema" else sound + added[where] + b"\0"
+    with pytest.raises(Malformed, match="too deeply nested"):
+        check_footer(footer)
+
+
+@pytest.mark.parametrize("footer", [b"", b"\x15", b"\x18\xff\xff\x03a", b"\x1d\0"])
+def test_the_check_of_a_footer_refuses_what_is_none(footer: bytes) -> None:
+    with pytest.raises(Malformed):
+        check_footer(footer)
 
 
 def test_a_row_group_that_says_it_is_a_bomb_is_refused_before_it_is_read(

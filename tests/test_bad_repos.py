@@ -147,6 +147,14 @@ HARMFUL: dict[str, tuple[bytes, str]] = {
     "itself": (card("configs: &c [{config_name: *c, data_files: *c}]"), ""),
     "a date that is none": (card("configs: 2024-99-99"), "not YAML"),
     "bytes": (b"--- \n\xff\xfe\0\n---\n", "not YAML"),
+    "a number to the base of 60": (card("configs: [{config_name: 1" + ":59" * 260_000 + "}]"), ""),
+    "a fraction to the base of 60": (card("configs: [{config_name: 1" + ":59" * 300 + ".5}]"), ""),
+    "a number of many digits": (card("configs: [{config_name: 0x" + "f" * 100_000 + "}]"), ""),
+    "an empty number": (card('configs: [{config_name: !!int ""}]'), "not YAML"),
+    "a truth that is none": (card("configs: [{config_name: !!bool x}]"), "not YAML"),
+    "a date without a zone": (card("configs: [{config_name: 9999-12-31 23:59:59 -99:99}]"), "not YAML"),
+    "very many values": (card("configs: [" + "a," * 200_001 + "]"), "more than 200,000 values"),
+    "files that are a number": (card("configs: [{config_name: default, data_files: [{path: 5}]}]"), ""),
 }
 
 
@@ -204,9 +212,13 @@ ANSWERS: dict[str, tuple[str, bytes, str]] = {
     "a list": (INFO, b"[]", "no answer of a Hub"),
     "nothing": (INFO, b"{}", "no answer of a Hub"),
     "no commit": (INFO, b'{"id": "org/good"}', "^org/good@main: the Hub named no commit for it"),
-    "a login page for a listing": (TREE, LOGIN, "^org/good: the Hub's listing is not JSON .*proxy"),
-    "no listing": (TREE, b"{}", "^org/good: the Hub's listing is not a list"),
-    "a deep listing": (TREE, b"[" * 100_000, "^org/good: the Hub's listing is not JSON"),
+    "a login page for a listing": (
+        TREE,
+        LOGIN,
+        r"^org/good@[0-9a-f]{8}: what http\S+ answers is no answer of a Hub .it is not JSON.*proxy",
+    ),
+    "no listing": (TREE, b"{}", "^org/good@[0-9a-f]{8}: the Hub's listing is not a list"),
+    "a deep listing": (TREE, b"[" * 100_000, "^org/good@[0-9a-f]{8}: .*it is not JSON"),
     "a size that is none": (
         TREE,
         b'[{"type": "file", "path": "a", "size": "x"}]',

@@ -33,25 +33,25 @@ def test_a_row_that_its_formatter_refuses_is_left_out_of_sequences(
 ) -> None:
     bad = {3, 8, 9}
     image = {"bytes": picture(3), "path": "3.png"}
-    fields = {"label": ["four"], "human_or_machine": 0}
-    rows = [{"image": image if i in bad else None, "query": f"how many {i}?", **fields} for i in range(20)]
+    fields = {"choices": ["three", "four"], "answer": 1, "hint": "", "lecture": "", "solution": ""}
+    rows = [{"image": image if i in bad else None, "question": f"how many {i}?", **fields} for i in range(20)]
     path = tmp_path / "repo" / "data" / "train-00000-of-00001.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
-    hub.push("HuggingFaceM4/ChartQA", tmp_path / "repo")
+    hub.push("derek-thomas/ScienceQA", tmp_path / "repo")
     for name, value in hub.env().items():
         monkeypatch.setenv(name, value)
     tokenizer = write_tokenizer(tmp_path / "tokenizer", vocab=400)
     how: dict[str, Any] = {"tokenizer": tokenizer, "seq_len": 48, "epochs": 1, "cache_dir": tmp_path / "data"}
     wanted = Counter((path.name, i) for i in range(20) if i not in bad)
-    with headrace.load("known:ChartQA", faults=SKIP, **how) as loader:
+    with headrace.load("known:ScienceQA", faults=SKIP, **how) as loader:
         assert delivered(loader) == wanted
         assert len(loader.faults) == len(bad)
         assert all("has images, videos or sounds" in fault.reason for fault in loader.faults)
         addresses = tuple(fault.address for fault in loader.faults)
-    with headrace.load("known:ChartQA", skip=Skip(addresses=addresses), **how) as loader:
+    with headrace.load("known:ScienceQA", skip=Skip(addresses=addresses), **how) as loader:
         assert delivered(loader) == wanted
-    with headrace.load("known:ChartQA", **how) as loader:
+    with headrace.load("known:ScienceQA", **how) as loader:
         with pytest.raises(DataError) as caught:
             list(loader)
         (address,) = re.findall(r"Skip\(addresses=\['(.*?)'\]\)", str(caught.value))

@@ -21,6 +21,8 @@ from headrace import merge_states
 from headrace.errors import Changed, HeadraceError, StateError
 from headrace.recipe import Mix, Recipe
 from headrace.serve.loader import Loader
+from headrace.serve.state import CHECKSUM, stamped
+from headrace.serve.state import KEYS as FIELDS
 from headrace.stage import State
 
 pytestmark = pytest.mark.timeout(60)
@@ -70,6 +72,29 @@ def _weighted(data: list[Data]) -> list[Any]:
 
 
 SCENES = ("rows", "endless rows", "packed", "dealt anew")
+
+
+# --- it is not as it was saved
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_state_whose_checksum_is_missing_or_another_is_refused(name: str) -> None:
+    case = scene(name)
+    without = {key: value for key, value in case.state.items() if key != CHECKSUM}
+    for state in (without, {**case.state, CHECKSUM: None}, {**case.state, CHECKSUM: "0" * 32}):
+        with pytest.raises(StateError, match="not as it was saved"):
+            case.loader().load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_checksum_is_over_every_field_and_every_number_in_it(name: str) -> None:
+    """Also where another check would find out: not every one of them knows what was there before."""
+    state = scene(name).state
+    assert set(state) - {CHECKSUM} == FIELDS
+    parts = opened(state)
+    damaged = [changed(state, path, at(parts, path) + 1) for path in numbers(parts)]
+    damaged += [{**state, key: f"{state[key]} "} for key in FIELDS]
+    assert [one for one in damaged if stamped(one)[CHECKSUM] == state[CHECKSUM]] == []
 
 
 # --- one thing is off, anywhere

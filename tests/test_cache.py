@@ -15,9 +15,9 @@ from fetching import finish, leftovers, noise, shard_on, shards_on, start
 
 from headrace.catalog.shard import Origin, Shard
 from headrace.errors import Integrity, NotAllowed, SpecError, Unreachable
-from headrace.fetch import sidecar
+from headrace.fetch import heartbeat, sidecar
 from headrace.fetch.cache import ShardCache
-from headrace.files import host_tag
+from headrace.files import host_tag, process_tag
 from headrace.testing.hub import Flip, LocalHub
 
 BODY = noise(200_000)
@@ -189,7 +189,21 @@ class TestLeases:
         assert files_in(cache.root) == []
         assert len(hub.requests) == 1
 
-    def test_a_lease_of_another_machine_holds_for_a_day(self, hub: LocalHub, cache: ShardCache) -> None:
+    def test_a_lease_of_a_process_whose_number_another_has_now_holds_nothing(
+        self, hub: LocalHub, cache: ShardCache
+    ) -> None:
+        shard = shard_on(hub, BODY)
+        lease = cache.acquire(shard)
+        assert lease.file is not None
+        host, pid, started = process_tag().split(".")
+        other = lease.file.with_name(lease.file.name.replace(process_tag(), f"{host}.{pid}.{int(started) - 1}"))
+        other.touch()
+        lease.release()
+        assert files_in(cache.root) == []
+
+    def test_a_lease_of_another_machine_holds_until_that_is_silent(
+        self, hub: LocalHub, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shard = shard_on(hub, BODY)
         lease = cache.acquire(shard)
         assert lease.file is not None
@@ -197,7 +211,8 @@ class TestLeases:
         other.touch()
         lease.release()
         assert lease.path.exists()
-        os.utime(other, (1, 1))
+        monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.0)
+        monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.0)
         cache.acquire(shard).release()
         assert files_in(cache.root) == []
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.catalog.stop import pause
 from headrace.fetch import needs
 from headrace.fetch.cache import ShardCache
 from headrace.files import REAL, process_tag, put_json
@@ -27,10 +29,17 @@ RESTARTS = """
 import json, os, signal, sys, time
 from pathlib import Path
 import headrace
+from headrace.fetch.cache import ShardCache
 from headrace.serve import loader, worker
 import pyarrow.parquet
 how, cache, end = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 restarts, steps, workers = map(int, sys.argv[4:])
+ended, sweep = [], ShardCache.sweep
+def swept(cache, *, passed):
+    sweep(cache, passed=passed)
+    if passed:
+        ended.append(True)
+ShardCache.sweep = swept
 def opened():
     if how == "loader":
         recipe = headrace.Recipe.of("hf:me/rows", order=headrace.Order(seed=3, pool_chunks=4), batch_size=5)
@@ -45,6 +54,9 @@ def read(given, pipe):
         item = next(items)
         uids += item["uid"] if how == "loader" else [item.data["uid"]]
     state = stage.state_dict()
+    deadline = time.monotonic() + 20
+    while how != "loader" and time.monotonic() < deadline and not ended:
+        time.sleep(0.01)  # what others left is removed in the background, once something was fetched
     on_disk = len(list((cache / "hf_shards" / "me").rglob("*.parquet")))
     os.write(pipe, json.dumps([uids, state, on_disk]).encode())
     os.close(pipe)
@@ -277,6 +289,30 @@ def test_who_has_fetched_nothing_removes_nothing(
     monkeypatch.delenv("HF_HUB_OFFLINE")
     shutil.rmtree(tmp_path / "hf_shards" / ".needs")
     restarted("ordered", tmp_path, "close", 1, 3 * ROWS)
+    assert not left & whole(tmp_path)
+
+
+def test_who_is_closed_while_it_removes_what_others_left_removes_all_of_it(
+    rows_repo: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarted("ordered", tmp_path, "kill", 1, 2)
+    left = whole(tmp_path)
+    shutil.rmtree(tmp_path / "hf_shards" / ".needs")
+    begun, remove_passed = threading.Event(), ShardCache._remove_passed
+
+    def until_stopped(cache: ShardCache) -> None:
+        """The background thread is in the middle of it when it is told to end."""
+        if threading.current_thread() is threading.main_thread():
+            return remove_passed(cache)
+        begun.set()
+        while True:
+            pause(0.01)
+
+    monkeypatch.setattr(ShardCache, "_remove_passed", until_stopped)
+    with headrace.rows("hf:me/rows", cache_dir=tmp_path, lane=1, lanes=2) as stage:
+        next(stage)
+        assert begun.wait(60)
+        assert left <= whole(tmp_path)
     assert not left & whole(tmp_path)
 
 

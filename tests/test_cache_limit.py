@@ -15,6 +15,7 @@ from fetching import leases_of, noise, shards_on, wait_until
 
 import headrace
 from headrace.catalog.shard import Shard
+from headrace.fetch import sidecar
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.cache_room import Room
 from headrace.fetch.leases import Grade
@@ -355,3 +356,26 @@ def test_who_finds_the_limit_kept_does_not_hide_that_another_found_it_exceeded(
     assert len(looks) == 3, "it is looked at again when something was let go"
     room.keep_again()
     assert len(looks) == 3
+
+
+def test_two_who_make_room_at_once_remove_no_more_than_one_would(
+    shards: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both see that one file is too much; one of them removes it before the other does."""
+    full = ShardCache(tmp_path)
+    for shard in shards[:3]:
+        full.acquire(shard).release(keep=True)
+    assert names(tmp_path) == ["a", "b", "c"]
+    last_use = sidecar.last_use
+    others: list[None] = []
+
+    def last_use_while_another_makes_room(place: Path) -> float:
+        if not others:
+            others.append(None)
+            ShardCache(tmp_path, limit=2 * N)._room.keep()
+        return last_use(place)
+
+    monkeypatch.setattr(sidecar, "last_use", last_use_while_another_makes_room)
+    ShardCache(tmp_path, limit=2 * N)._room.keep()
+    assert others
+    assert names(tmp_path) == ["b", "c"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from fetching import leftovers, noise, shard_on
 from headrace.catalog import transport
 from headrace.catalog.shard import Shard
 from headrace.errors import Changed, FetchError, Integrity, NotFound, Stalled
-from headrace.fetch.download import download
+from headrace.fetch.download import download, part_mark
+from headrace.files import host_tag
 from headrace.testing.hub import (
     Action,
     ChunkedCut,
@@ -185,6 +187,20 @@ class TestContent:
         hub.fault(FILE, Flip(N - 5), nth=1)
         download(shard, target)
         assert target.read_bytes() == BODY
+
+    @pytest.mark.parametrize("name", ["a.parquet", "a.txt"], ids=["sha256", "git sha1"])
+    def test_what_an_ended_process_left_is_hashed_and_only_the_rest_is_fetched(
+        self, hub: LocalHub, tmp_path: Path, name: str
+    ) -> None:
+        shard, target = shard_on(hub, BODY, path=f"data/{name}"), tmp_path / name
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        left = f".{name}.{part_mark(shard)}.{host_tag()}.{ended.pid}.1.00000000.part"
+        (tmp_path / left).write_bytes(BODY[:MID])
+        download(shard, target)
+        assert target.read_bytes() == BODY
+        assert [request.range for request in hub.requests] == [f"bytes={MID}-"]
+        assert list(tmp_path.iterdir()) == [target]
 
     def test_the_published_file_is_read_only(self, hub: LocalHub, target: Path) -> None:
         found = download(shard_on(hub, BODY), target)

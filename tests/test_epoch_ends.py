@@ -9,8 +9,12 @@ from near import Data, Ledger, Ranks, keys, near, packed, recipe_of, several
 from states import verified
 
 from headrace.batch import Batch
+from headrace.errors import DataError
 from headrace.fetch.plan import Coordinate
 from headrace.recipe import Mix, Recipe, Skip
+from headrace.serve.crew import Crew
+from headrace.serve.loader import Loader
+from headrace.serve.steps import Slots
 from headrace.stage import State
 
 __all__ = ["near"]  # a fixture
@@ -91,6 +95,40 @@ def test_ranks_end_together_from_any_micro_batch_and_also_when_asked_again(kind:
                     assert keys(other.steps()) == keys(then)
                     tried += 1
     assert tried > 4
+
+
+@pytest.mark.parametrize("tail", ["pad", "wrap", "drop"])
+@pytest.mark.parametrize("kind", ["best fit", "windows"])
+def test_a_rank_whose_step_fails_and_is_tried_again_ends_with_the_others(
+    kind: str, tail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every step another rank fails once, and the others do not know."""
+    recipe, data = made(NOT_COUNTED[kind], tail)
+    wanted = Ranks(recipe, data, (3, 0), lanes=6).steps()
+    run = Ranks(recipe, data, (3, 0), lanes=6)
+    failing: list[Loader] = []
+    real = Slots._working
+
+    def working(self: Slots, m: int) -> Crew:
+        if self._loader in failing:
+            failing.remove(self._loader)
+            raise DataError("not now")
+        return real(self, m)
+
+    monkeypatch.setattr(Slots, "_working", working)
+    found, failed = run.step(), 0
+    while batches := run.step():
+        found += batches
+        rank = failed % 3
+        failing.append(run.loaders[rank])
+        try:
+            next(run._iterators[rank])
+        except DataError:
+            failed += 1
+        except StopIteration:
+            failing.clear()  # it has nothing to make any more
+    assert keys(found) == keys(wanted)
+    assert failed > 3
 
 
 @pytest.mark.parametrize("tail", ["pad", "wrap", "drop"])

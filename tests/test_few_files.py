@@ -16,6 +16,7 @@ from headrace.catalog.local import list_local
 from headrace.catalog.source import Source
 from headrace.errors import Changed, DataError, FetchError
 from headrace.fetch import few_files
+from headrace.fetch.memory import MemoryBudget
 from headrace.fetch.parquet import ParquetReader
 from headrace.testing import write_jsonl, write_parquet
 
@@ -57,19 +58,19 @@ def test_too_few_open_files_name_the_limit_and_blame_no_data(tmp_path: Path, lef
     """Whether the file itself cannot be opened, or pyarrow cannot open it."""
     paths = write_parquet(tmp_path, [[4, 4]])
     shard = list_local(Source(kind="parquet", path=str(paths[0]))).shard(0)
-    ParquetReader(shard, paths[0], None).close()  # with all that is imported for it
+    ParquetReader(shard, paths[0], None, budget=MemoryBudget(1 << 30)).close()  # with all that is imported for it
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, before[1]))
     try:
         with pytest.raises(FetchError) as caught:
-            ParquetReader(shard, paths[0], None)
+            ParquetReader(shard, paths[0], None, budget=MemoryBudget(1 << 30))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert f"This process may have {free + left} open files (ulimit -n, RLIMIT_NOFILE)" in str(caught.value)
     assert "damaged" not in str(caught.value)
-    ParquetReader(shard, paths[0], None).close()
+    ParquetReader(shard, paths[0], None, budget=MemoryBudget(1 << 30)).close()
 
 
 @pytest.fixture

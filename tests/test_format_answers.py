@@ -115,7 +115,7 @@ def test_without_options_the_first_accepted_answer_is_taken(answer: Any, text: s
 def test_hints_and_reasons_are_kept() -> None:
     row = {"image": None, "question": "Which?", "choices": OPTIONS, "answer": 2}
     row |= {"hint": "Look.", "lecture": "On colours.", "solution": "It is blue."}
-    sample = one("vision", row)
+    sample = one("vision", row, {"optional": "=image"})
     thought = "<|think|>On colours.\n\nIt is blue.<|/think|>"
     assert sample["text"] == f"<|user|>Look.\n\n{ASKED}<|/user|><|assistant|>{thought}C. Blue<|/assistant|>"
     assert "image" not in sample
@@ -179,7 +179,7 @@ def test_each_caption_is_a_sample() -> None:
     assert (
         bare(one("video", {"mp4": b"v", "caption": {"content": "a cat"}})["text"]) == "···Describe this video.··a cat·"
     )
-    assert run("vision", {"image": None, "caption": "a cat"}) == []
+    assert run("vision", {"image": None, "caption": "a cat"}, {"optional": "=image"}) == []
 
 
 def test_two_ways_to_ask_share_their_answer() -> None:

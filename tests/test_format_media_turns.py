@@ -70,7 +70,7 @@ def test_conversations_about_recordings_are_of_the_voice_too() -> None:
     assert sample["text"] == f"<|user|>{SHOWN['audio']}What is said?<|/user|><|assistant|>a<|/assistant|>"
     assert sample["dtype"] == "voice_asr"
     assert "has_asr" not in sample
-    assert run("voice_asr", asked("What is said?")) == []
+    assert run("voice_asr", asked("What is said?"), {"optional": "=audio"}) == []
 
 
 @pytest.mark.parametrize("kind", SHOWN)

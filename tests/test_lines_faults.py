@@ -62,15 +62,15 @@ def test_a_long_line_inside_a_block_is_refused_by_its_number(tmp_path: Path) -> 
 BAD_LINES = {
     "cut off": (b'{"a": ', r"byte 20\) is not JSON, column 7: the line ends inside the object; .* jq -c \."),
     "pretty-printed": (b"{", r"column 2: the line ends inside the object; one object per line"),
-    "no value": (b'{"a": x}', r"byte 20\) is not JSON, column 7: Expecting value: 'x}'"),
-    "trailing": (b'{"a": 1} {"b": 2}', r"column 9: something follows the object: ' {\"b\": 2}'"),
+    "no value": (b'{"a": x}', r"byte 20\) is not JSON, column 7: Expecting value, in a line of 8 characters"),
+    "trailing": (b'{"a": 1} {"b": 2}', r"column 9: something follows the object, in a line of 17 characters"),
     "single quotes": (b"{'a': 1}", r"column 2: Expecting property name"),
-    "control byte": (b'{"a": "\x1b[31m"}', r"column 8: Invalid control character at: '\\\\x1b\[31m\"}'"),
+    "control byte": (b'{"a": "\x1b[31m"}', r"column 8: Invalid control character at, in a line of 14 characters"),
     "array": (b'[{"a": 1}]', r"is an array; .*looks like a JSON array: convert it with jq -c '\.\[\]'"),
     "open array": (b"[", r"looks like a JSON array: convert it with jq -c '\.\[\]'"),
-    "string": (b'"abc"', r"is '\"abc\"', not an object; one object per line"),
-    "number": (b" 17", r"byte 15\) is '17', not an object"),
-    "null": (b"null", r"is 'null', not an object"),
+    "string": (b'"abc"', r"is a string, not an object; one object per line"),
+    "number": (b" 17", r"byte 15\) is a number, not an object"),
+    "null": (b"null", r"is null, not an object"),
     "NaN": (b'{"a": NaN}', r"has NaN, which is not JSON; write null"),
     "Infinity": (b'{"a": [Infinity]}', r"has Infinity, which is not JSON"),
     "-Infinity": (b'{"a": {"b": -Infinity}}', r"has -Infinity, which is not JSON"),
@@ -84,7 +84,7 @@ BAD_LINES = {
     "not UTF-8": (b'{"a": "\xfc"}', r"byte 21\) is not UTF-8: invalid start byte .* iconv -f latin1 -t UTF-8"),
     "surrogate bytes": (b'{"a": "\xed\xa0\x80"}', r"byte 21\) is not UTF-8"),
     "mark inside": (BOM + b'{"a": 1}', r"begins with a byte order mark, which only the start of a file may have"),
-    "NUL": (b'{"a": 1}\0', r"column 9: something follows the object: '\\\\x00'"),
+    "NUL": (b'{"a": 1}\0', r"column 9: something follows the object, in a line of 9 characters"),
 }
 
 
@@ -146,7 +146,7 @@ def test_a_flipped_or_cut_file_gives_rows_or_an_error_of_the_family(
     [
         (
             b"ok\nna\xefve\nok",
-            r"row 1 \(line 2, byte 5\) is not UTF-8: invalid continuation byte at b'na\\xefve';.*iconv",
+            r"row 1 \(line 2, byte 5\) is not UTF-8: invalid continuation byte at byte 3 of its 5;.*iconv",
         ),
         (b"ok\r\nok\r\n\xff\r\n", r"row 2 \(line 3, byte 8\) is not UTF-8"),
         # the two halves of a letter, in two rows

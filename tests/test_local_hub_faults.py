@@ -20,6 +20,8 @@ from headrace.testing.hub import (
     CloseAfter,
     Delay,
     Drip,
+    DripHead,
+    Endless,
     Exchange,
     ExpiredSignature,
     Flip,
@@ -193,6 +195,24 @@ def test_drip_keeps_to_its_speed(hub: LocalHub) -> None:
     start = time.monotonic()
     assert Reply(hub.endpoint + BIN).body == DATA
     assert 0.19 <= time.monotonic() - start < 5
+
+
+def test_drip_head_gives_the_right_answer_after_slow_headers(hub: LocalHub) -> None:
+    hub.fault("*.bin", DripHead(10_000, padding=1000))
+    start = time.monotonic()
+    reply = Reply(hub.endpoint + BIN)
+    assert time.monotonic() - start >= 0.1
+    assert (reply.status, reply.body, len(reply.headers["x-padding"])) == (200, DATA, 1000)
+
+
+def test_endless_gives_the_body_again_and_again(hub: LocalHub) -> None:
+    hub.fault("*.bin", Endless())
+    connection = http.client.HTTPConnection(hub.endpoint.removeprefix("http://"), timeout=30)
+    connection.request("GET", BIN)
+    response = connection.getresponse()
+    assert response.read(5 * len(DATA)) == DATA * 5
+    response.close()
+    connection.close()
 
 
 def test_delay_gives_the_right_answer_late(hub: LocalHub) -> None:

@@ -189,6 +189,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "a flac cut short": (sound(NOISE, 16_000, "FLAC")[:9000], "cut short|cannot"),
     "a flac that promises more": (flac_with(32_000), "16,000 of 32,000"),
     "a wav without data": (wav(1, 16_000, b"")[:36], "cannot be decoded|cut short"),
+    "a chain of ogg": (sound(TONE, 16_000, "OGG", "VORBIS") * 2, "is a chain: another recording begins at byte"),
+    "a chain of opus": (sound(TONE, 16_000, "OGG", "OPUS") * 3, "is a chain: another recording begins at byte"),
     "an image": (b"\x89PNG\r\n\x1a\n" + bytes(100), "nothing known"),
     "an mp4 without sound": (clip([1, 2, 3]), "no audio"),
 }
@@ -224,8 +226,11 @@ class TestBudget:
         import resource
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        with pytest.raises(DataError, match="of 68,719,476,735 samples|cannot be decoded|cut short"):
+        with pytest.raises(Refused, match="length in seconds .* max_seconds"):
             decode_audio(flac_with((1 << 36) - 1), 16_000)
+        most = Budget(max_seconds=1e12, max_samples=1 << 60)
+        with pytest.raises(DataError, match="of 68,719,476,735 samples|cannot be decoded|cut short"):
+            decode_audio(flac_with((1 << 36) - 1), 16_000, most)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
     def test_bytes_are_counted_first(self) -> None:

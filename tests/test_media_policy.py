@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from headrace import floors
 from headrace.catalog import plain
 from headrace.errors import DataError, HeadraceError, NotAllowed, NotFound, Refused, SpecError
 from headrace.fetch.media import paths
+from headrace.fetch.media.budget import Budget
 from headrace.fetch.media.load import load_audio, load_image, load_image_tensor, load_video
 from headrace.fetch.media.policy import MediaPolicy, open_media
 
@@ -101,7 +103,7 @@ class TestDescription:
         with pytest.raises(SpecError, match=next(iter(wrong))):
             MediaPolicy(**wrong)
 
-    @pytest.mark.parametrize("limit", ["max_bytes", "max_pixels", "max_seconds", "max_frames", "timeout"])
+    @pytest.mark.parametrize("limit", [field.name for field in fields(Budget)])
     @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "9", None])
     def test_a_limit_is_a_number_above_zero(self, limit: str, value: Any) -> None:
         with pytest.raises(SpecError, match=limit):

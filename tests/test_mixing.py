@@ -106,6 +106,21 @@ def test_a_schedule_changes_the_shares_with_the_micro_batch_it_names(lanes: int)
     assert shares[2][B] <= lanes
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("at", range(1, 7))
+def test_after_a_change_of_weights_nobody_owes_anybody_anything(lanes: int, at: int) -> None:
+    """What comes is what comes where these weights hold from the start."""
+    data = two(30, 30)
+
+    def sources(parts: Sequence[Any], *changes: Change) -> list[list[str]]:
+        recipe = recipe_of(data, parts=parts, mix=Mix(stop="loop", schedule=changes), batch_size=3)
+        return [[s for s, _, _ in rows_given([batch])] for batch in some(recipe, data, 24, lanes=lanes)]
+
+    changed = sources([part(data[0]), part(data[1])], Change(at=at * lanes, weights={A: 2.0, B: 5.0}))
+    fresh = sources([part(data[0], weight=2.0), part(data[1], weight=5.0)])
+    assert changed[at * lanes :] == fresh[: 24 - at * lanes]
+
+
 def test_round_robin_takes_one_row_of_each_in_turn_and_goes_on_with_who_is_left() -> None:
     data = two(3, 9, 6)
     names = [s for s, _, _ in rows_given(some(recipe_of(data, mix=Mix(order="round_robin"), batch_size=1), data, 99))]

@@ -282,9 +282,32 @@ def test_large_text_is_compared_by_samples_and_says_so(
     touched(tmp_path / "in", "txt")
     assert resumed(spec, state, tmp_path / "data") == rest
     assert sum("by samples only" in record.message for record in caplog.records) >= 1
-    (tmp_path / "in" / "a.txt").write_text("X" + (tmp_path / "in" / "a.txt").read_text()[1:])
-    with headrace.rows(spec, shuffle=True, cache_dir=tmp_path / "data") as stage, pytest.raises(Changed):
-        stage.load_state_dict(state)
+    good = (tmp_path / "in" / "a.txt").read_text()
+    for other in ("X" + good[1:], good[:-2] + "X\n"):  # its first and its last bytes are always among them
+        (tmp_path / "in" / "a.txt").write_text(other)
+        with headrace.rows(spec, shuffle=True, cache_dir=tmp_path / "data") as stage, pytest.raises(Changed):
+            stage.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_ranks_that_read_other_contents_in_as_many_rows_are_refused(
+    tmp_path: Path, kind: str, as_rank: Callable[[int, int], None]
+) -> None:
+    for name, first in (("one", 0), ("copy", 0), ("other", 500)):
+        write_shard(tmp_path / name / f"s.{kind}", first)
+    assert len({(tmp_path / name / f"s.{kind}").stat().st_size for name in ("one", "copy", "other")}) == 1
+
+    def part(rank: int, name: str) -> State:
+        as_rank(rank, 2)
+        source = Source.parse(f"{kind}:{tmp_path}/{name}/*.{kind}")
+        options: dict[str, Any] = {"batch_size": 4, "cache_dir": tmp_path / "data"}
+        with headrace.load([headrace.Part(source=source, name="x")], **options) as loader:
+            next(iter(loader))
+            return loader.state_dict(gather=False)
+
+    assert headrace.merge_states([part(0, "one"), part(1, "copy")])
+    with pytest.raises(StateError, match="facts: x: part 1 has"):
+        headrace.merge_states([part(0, "one"), part(1, "other")])
 
 
 @pytest.fixture

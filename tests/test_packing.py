@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from near import Data, Ledger, keys, loader_of, packed, recipe_of, several
 
 from headrace.batch import Batch
-from headrace.errors import HeadraceError, StateError
+from headrace.errors import DataError, HeadraceError, StateError
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
 from headrace.recipe import Mix, Pack, Skip
@@ -178,19 +178,23 @@ def test_an_endless_run_whose_rows_give_nothing_says_so() -> None:
     assert list(loader_of(recipe_of(data, batch_size=2, pack=packed(), epochs=1), data, lanes=2)) == []
 
 
-@pytest.mark.parametrize("fields", [{}, {"pack": packed(), "epochs": 1}])
-def test_rows_on_the_skip_list_are_left_out_in_every_pass(fields: dict[str, Any]) -> None:
-    data = several([[[9], [8]]])
-    skip = Skip(addresses=("txt:data0:text|shard-1|3", "txt:data0:text|shard-0|0"))
-    loader = loader_of(recipe_of(data, batch_size=2, skip=skip, **fields), data, lanes=2)
-    is_packed = "pack" in fields
+@pytest.mark.parametrize("fields", [{}, {"epochs": 3}, *({"pack": packed(), "epochs": n} for n in (1, 3))])
+@pytest.mark.parametrize("rows", [[("shard-1", 3), ("shard-0", 0)], [("shard-0", 11), ("shard-1", 7)]])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_rows_on_the_skip_list_are_left_out_in_every_pass(
+    fields: dict[str, Any], rows: list[tuple[str, int]], lanes: int
+) -> None:
+    """The first of a row group or not, of the first or of a later one."""
+    data = several([[[9, 6], [8]]])
+    skip = Skip(addresses=tuple(f"txt:data0:text|{shard}|{row}" for shard, row in rows))
+    loader = loader_of(recipe_of(data, batch_size=2, skip=skip, **fields), data, lanes=lanes)
+    is_packed, passes = "pack" in fields, fields.get("epochs", 1)
+    numbers = [data[0].tokens(*row) if is_packed else [data[0].uid(*row)] for row in rows]
+    wanted = np.setdiff1d(data[0].every(is_packed), np.concatenate(numbers))
     for epoch in range(2):
         ledger = Ledger(data, is_packed).add(list(loader))
-        out = np.concatenate([data[0].tokens("shard-1", 3), data[0].tokens("shard-0", 0)])
-        wanted = np.setdiff1d(
-            data[0].every(is_packed), out if is_packed else [data[0].uid("shard-1", 3), data[0].first]
-        )
-        assert ledger.numbers(data[0].spec, epoch).tolist() == wanted.tolist()
+        for one in range(epoch * passes, (epoch + 1) * passes):
+            assert ledger.numbers(data[0].spec, one).tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("fields", [{}, {"pack": packed()}, {"pack": packed(method="concat")}])
@@ -210,8 +214,12 @@ def test_micro_batches_on_the_skip_list_are_replaced_by_those_after_them(fields:
 
 
 def ready(position: int, lengths: Sequence[int]) -> Ready:
-    samples = [Sample(np.arange(n, dtype=np.int32) + 1000 * position + 100 * i) for i, n in enumerate(lengths)]
-    return Ready(0, 0, position, "s", position, samples)
+    tokens = [np.arange(n, dtype=np.int32) + 1000 * position + 100 * i for i, n in enumerate(lengths)]
+    return Ready(0, 0, position, "s", position, [Sample(one, is_learned(one)) for one in tokens])
+
+
+def is_learned(tokens: Any) -> Any:
+    return tokens % 3 == 0
 
 
 def packer_of(pack: Pack, batch_size: int) -> Packer:
@@ -266,6 +274,7 @@ def test_every_token_of_every_sample_comes_once_and_a_resume_packs_the_same(
     new = sorted(t for p in pieces for t in p.tokens[p.context :].tolist())
     every = sorted(t for row in rows for s in row.samples for t in (s.tokens[:11] if method == "none" else s.tokens))
     assert new == every
+    assert all(p.loss is not None and p.loss.tolist() == is_learned(p.tokens).tolist() for p in pieces)
     assert packer.truncated == sum(max(0, n - 11) for samples in lengths for n in samples if method == "none")
     assert packer.is_empty
     for k, (state, taken) in enumerate(states):
@@ -273,6 +282,37 @@ def test_every_token_of_every_sample_comes_once_and_a_resume_packs_the_same(
         other.load_state_dict(state, fetch_from(rows))
         assert other.state_dict() == state
         assert shown(pack_all(other, Source(rows, taken), k + 1)[0]) == shown(rounds[k + 1 :])
+
+
+class Failing(Source):
+    """Fails once before each row."""
+
+    def __init__(self, rows: Sequence[Ready]) -> None:
+        super().__init__(rows)
+        self.failed = -1
+
+    def __call__(self) -> Ready | None:
+        if self.failed < self.taken:
+            self.failed = self.taken
+            raise DataError("not now")
+        return super().__call__()
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents, st.sampled_from(["best_fit", "concat", "none"]), st.integers(1, 4), st.integers(0, 7))
+def test_a_round_that_fails_at_any_row_goes_on_with_what_it_had(
+    lengths: list[list[int]], method: Any, batch_size: int, overlap: int
+) -> None:
+    rows = [ready(i, samples) for i, samples in enumerate(lengths) if samples]
+    pack = Pack(method=method, seq_len=11, overlap=overlap)
+    wanted, _ = pack_all(packer_of(pack, batch_size), Source(rows))
+    packer, source, found = packer_of(pack, batch_size), Failing(rows), list[list[list[Piece]]]()
+    while source.taken <= len(rows) or not packer.is_empty:
+        try:
+            found.append(packer.make(source, len(found)))
+        except DataError:
+            continue
+    assert shown([out for out in found if out]) == shown(wanted)
 
 
 @settings(max_examples=150, deadline=None)

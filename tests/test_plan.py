@@ -64,8 +64,10 @@ def test_without_shuffle_the_order_is_as_listed() -> None:
     assert [order.row_of(p) for p in range(order.num_rows)] == counts.all_rows()
 
 
-def test_epochs_differ_and_an_epoch_repeats() -> None:
-    counts = FakeCounts([[50, 50], [50], [50]])
+@pytest.mark.parametrize("shape", [[[50, 50], [50], [50]], [[50] * 9], [[1]] * 20, [[50]]])
+def test_epochs_differ_and_an_epoch_repeats(shape: list[list[int]]) -> None:
+    """In the order of shards, of row groups and of rows: also where there is only one of the others."""
+    counts = FakeCounts(shape)
 
     def epoch(e: int) -> list[tuple[int, int]]:
         order = Order(counts, rules(), e)
@@ -75,9 +77,10 @@ def test_epochs_differ_and_an_epoch_repeats() -> None:
     assert epoch(0) != epoch(1)
 
 
-def test_a_source_smaller_than_the_lanes_reaches_every_lane_in_turn() -> None:
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_source_smaller_than_the_lanes_reaches_every_lane_in_turn(shuffle: bool) -> None:
     counts = FakeCounts([[2]])
-    reached = {lane for e in range(5) for lane in range(5) if Order(counts, rules(), e).share(lane, 5)}
+    reached = {lane for e in range(5) for lane in range(5) if Order(counts, rules(shuffle), e).share(lane, 5)}
     assert reached == set(range(5))
 
 

@@ -24,13 +24,14 @@ def pool(
     k: int = 4,
     lane: int = 0,
     lanes: int = 1,
+    first: int = 0,
     last: int | None = 2,
     coordinate: Coordinate = "rows",
     nbytes: int = 1 << 30,
 ) -> Pool:
     rules = Rules(seed=5, source="s", shuffle=shuffle, chunk_rows=6, coordinate=coordinate)
     size = PoolSize(chunks=k if shuffle else 1, nbytes=nbytes)
-    return Pool(Orders(FakeCounts(shape), rules), size, lane, lanes, 0, last)
+    return Pool(Orders(FakeCounts(shape), rules), size, lane, lanes, first, last)
 
 
 def drawn(p: Pool, most: int = 7) -> list[tuple[int, int, int]]:
@@ -89,18 +90,21 @@ def test_a_state_at_any_draw_goes_on_exactly(
     assert drawn(second) == rows[at:]
 
 
-def test_the_draws_are_those_of_the_specification() -> None:
+@pytest.mark.parametrize(("lane", "lanes"), [(0, 1), (0, 2), (1, 2), (2, 3)])
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_the_draws_are_those_of_the_specification(lane: int, lanes: int, epoch: int) -> None:
     """An independent, row by row reading of the rules, in plain Python."""
     shape, k = [[7, 3], [5], [2, 9]], 3
-    p = pool(shape, k=k, last=1)
+    p = pool(shape, k=k, lane=lane, lanes=lanes, first=epoch, last=epoch + 1)
     order = p.order
     waiting = []
-    position = 0
-    while (chunk := order.first_chunk(position, 26)) is not None:
-        waiting.append([chunk.start, chunk.rows])
-        position = chunk.start + chunk.rows
+    ((position, stop),) = order.share(lane, lanes)
+    while (chunk := order.first_chunk(position, stop)) is not None:
+        end = min(chunk.start + chunk.rows, stop)
+        waiting.append([position, end - position])
+        position = end
     slots: list[list[int]] = []
-    stream, wanted, n = rng.key(5, "s", "pool", 0, 0, 0), [], 0
+    stream, wanted, n = rng.key(5, "s", "pool", lane, 0, epoch), [], 0
     while waiting or slots:
         while waiting and len(slots) < k:
             slots.append(waiting.pop(0))
@@ -111,7 +115,7 @@ def test_the_draws_are_those_of_the_specification() -> None:
             while r >= slots[i][1]:
                 r -= slots[i][1]
                 i += 1
-        wanted.append((0, *order.row_of(slots[i][0])))
+        wanted.append((epoch, *order.row_of(slots[i][0])))
         slots[i] = [slots[i][0] + 1, slots[i][1] - 1]
         if not slots[i][1]:
             del slots[i]
@@ -152,12 +156,14 @@ def test_explicit_ranges_come_before_the_epochs_cut_by_rule() -> None:
 
 
 def test_a_mark_brings_a_pool_back() -> None:
-    p = pool([[9, 9], [9]], k=2)
-    p.skip(5)
-    mark, state = p.mark(), p.state_dict()
-    p.skip(30)
-    p.go_to(mark)
-    assert p.state_dict() == state
+    for skipped in range(0, 50, 5):
+        p = pool([[9, 9], [9]], k=2)
+        p.skip(skipped)
+        mark, state = p.mark(), p.state_dict()
+        rest = drawn(p)
+        p.go_to(mark)
+        assert p.state_dict() == state
+        assert drawn(p) == rest
 
 
 @pytest.mark.parametrize(

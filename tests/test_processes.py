@@ -19,6 +19,7 @@ import pytest
 
 from headrace import rows
 from headrace.testing import LocalHub, write_parquet
+from headrace.testing.hub import Delay
 from headrace.tools.demo import Ledger
 
 pytestmark = pytest.mark.alone
@@ -48,6 +49,7 @@ def start(hub: LocalHub, folder: Path) -> subprocess.Popen[bytes]:
 def test_a_run_killed_at_any_moment_goes_on_by_itself_and_loses_nothing(hub: LocalHub, tmp_path: Path) -> None:
     chance = random.Random(11)
     kills = 0
+    hub.fault("*.parquet", Delay(0.2))  # so that no run is over before it is killed, however fast the machine
     for _ in range(14):
         child = start(hub, tmp_path)
         try:

@@ -458,7 +458,10 @@ def test_a_bomb_of_aliases_is_refused_at_its_first_anchor() -> None:
 
 def test_a_file_that_is_no_recipe_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
     start = time.monotonic()
-    assert "is larger than 1,048,576 bytes" in refused(lambda: Recipe.from_yaml(Path("/dev/zero")))
+    assert "it is not a regular file" in refused(lambda: Recipe.from_yaml(Path("/dev/zero")))
+    with (tmp_path / "huge.yaml").open("wb") as file:
+        file.truncate(1 << 40)
+    assert "is larger than 1,048,576 bytes" in refused(lambda: Recipe.from_yaml(tmp_path / "huge.yaml"))
     assert "is longer than" in refused(lambda: Recipe.from_yaml("# x\n" * 300_000))
     assert time.monotonic() - start < 2
     (tmp_path / "bad.yaml").write_bytes(HEAD.encode() + b"tail: p\xe4d\n")

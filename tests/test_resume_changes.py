@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -141,9 +142,16 @@ def test_other_weights_owe_nobody_anything() -> None:
     recipe = recipe_of(data, batch_size=1, mix=Mix(stop="loop"))
     run = Ranks(recipe, data, (1, 0))
     run.steps(7)
+    assert credits_of(run) != [0, 0]
     other = Ranks(weighs(1.0, 9.0)(recipe), data, (1, 0), run.state())
+    assert credits_of(other) == [0, 0]
     given = Counter(address.source for batch in other.steps(50) for address in batch.addresses)
     assert given == {data[0].spec: 5, data[1].spec: 45}
+
+
+def credits_of(run: Ranks) -> list[int]:
+    found: list[int] = json.loads(run.state()["lanes"])[0]["mix"]
+    return found
 
 
 # --- what makes rows ready

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,9 @@ from headrace.stage import State
 EACH = 3_900
 """Resumes of each kind of run, at least."""
 AHEAD = 2
-"""Batches that are compared after each resume."""
+"""Batches that are compared after each resume,"""
+TO_THE_END = 25
+"""but for one in so many, which is followed to the end of the epoch, or of what the other run gave."""
 
 SMALL = [[[13, 0, 9], [], [17]]]
 TWO = [[[11], [8, 3]], [[9, 9]]]
@@ -89,30 +92,35 @@ def run_through(loader: Loader, most: int) -> tuple[list[Any], list[State]]:
     return found, states
 
 
-def resumed(recipe: Recipe, data: list[Data], kind: Kind, state: State) -> list[Any]:
-    """The next few batches of a new loader that goes on from a state."""
+def resumed(recipe: Recipe, data: list[Data], kind: Kind, state: State, most: int) -> list[Any]:
+    """The next batches of a new loader that goes on from a state, `most` of them or up to the end."""
     loader = loader_of(recipe, data, lanes=kind.lanes)
     loader.load_state_dict(state)
     assert loader.state_dict() == state, "restoring changed the state"
     batches = iter(loader)
-    found = [key(batch) for _ in range(AHEAD) if (batch := next(batches, None)) is not None]
+    found = [key(batch) for _ in range(most) if (batch := next(batches, None)) is not None]
     loader.close()
     return found
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_resume_after_every_micro_batch_goes_on_exactly(name: str) -> None:
-    kind, resumes, seed = KINDS[name], 0, 0
+    kind, resumes, seed, followed = KINDS[name], 0, 0, 0
+    chance = random.Random(name)
     while resumes < EACH:
         recipe, data = kind.made(seed)
         wanted, states = run_through(loader_of(recipe, data, lanes=kind.lanes), kind.steps)
         assert len(wanted) > 15
         for k, state in enumerate(states):
-            found = resumed(recipe, data, kind, json.loads(json.dumps(state)))
-            assert found == wanted[k : k + AHEAD], f"seed {seed}, after {k} batches"
+            # One more than there are, where the run ended: the resumed one must end there too.
+            most = len(wanted) - k + (len(wanted) < kind.steps + AHEAD) if not chance.randrange(TO_THE_END) else AHEAD
+            found = resumed(recipe, data, kind, json.loads(json.dumps(state)), most)
+            assert found == wanted[k : k + most], f"seed {seed}, after {k} batches"
             resumes += 1
+            followed += most > AHEAD
         seed += 1
     assert seed > 40
+    assert followed > EACH / TO_THE_END / 2
 
 
 def test_there_are_at_least_fifty_thousand_of_them() -> None:

@@ -245,6 +245,19 @@ def test_epochs_differ_and_repeat() -> None:
         assert [batch.addresses for batch in fresh] == epochs[epoch]
 
 
+def test_an_epoch_is_the_same_from_wherever_it_was_gone_to() -> None:
+    recipe, data = made(ROWS)
+    loader = loader_of(recipe, data, lanes=3)
+    loader.set_epoch(2)
+    wanted = [batch.addresses for batch in loader]
+    for steps in range(7):
+        loader = loader_of(recipe, data, lanes=3)
+        for _, _ in zip(range(steps), loader, strict=False):
+            pass
+        loader.set_epoch(2)
+        assert [batch.addresses for batch in loader] == wanted
+
+
 def test_set_epoch_to_the_current_one_changes_nothing_and_needs_no_iterator_in_use() -> None:
     recipe, data = made(ROWS)
     loader = loader_of(recipe, data)

@@ -15,6 +15,7 @@ from robots import CAMERAS, EPISODES, FPS, NUM_FRAMES, assert_same, numbers, sma
 
 from headrace import StreamingLeRobotDataset
 from headrace.errors import DataError, SpecError
+from headrace.lerobot.windows import frame_offsets
 from headrace.testing import EVERY_KIND, Camera, Dirt, MapStyleRobotDataset, write_robot_dataset
 
 
@@ -62,6 +63,31 @@ def test_with_past_and_future_windows_on_all_keys(
 ) -> None:
     keys = [key for key in stream(everything, tmp_path).features if key not in ("note", "index")]
     assert_parity(everything, tmp_path, delta_timestamps=dict.fromkeys(keys, times), return_uint8=as_bytes)
+
+
+def test_what_is_written_into_an_item_changes_no_other(everything: Path, tmp_path: Path) -> None:
+    """A trainer may scale, clip or clear what it got, in place."""
+    windows: dict[str, Any] = {"action": [0.0, 0.1], "observation.images.top": [-0.1, 0.0, 0.1]}
+    plain = [
+        {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in item.items()}
+        for item in stream(everything, tmp_path, delta_timestamps=windows, seed=3)
+    ]
+    found = 0
+    for item, wanted in zip(stream(everything, tmp_path, delta_timestamps=windows, seed=3), plain, strict=True):
+        assert_same(item, wanted)
+        for value in item.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+        found += 1
+    assert found == NUM_FRAMES
+
+
+@pytest.mark.parametrize("fps", [5, 10, 15, 24, 25, 30, 50, 60, 100, 120])
+def test_seconds_fall_on_the_frame_that_is_meant(fps: int) -> None:
+    """Whatever their last binary digit: 0.29 s of 100 frames a second are 28.999999999999996 of them."""
+    frames = list(range(-3 * fps, 3 * fps + 1))
+    for seconds in ([n / fps for n in frames], [round(n / fps, 5) for n in frames], [n * (1 / fps) for n in frames]):
+        assert frame_offsets({"x": seconds}, ["x"], fps, 1e-4)["x"].tolist() == frames
 
 
 def test_chosen_episodes_and_transforms(everything: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -389,6 +389,16 @@ def test_a_state_of_other_data_is_refused(folder: Path, tmp_path: Path) -> None:
         next(iter(chosen))
 
 
+@pytest.mark.parametrize("changed", [{"seed": 7}, {"episodes": [1, 2, 3]}], ids=["seed", "episodes"])
+def test_a_state_of_a_worker_of_other_data_is_refused(folder: Path, changed: dict[str, Any]) -> None:
+    loader: Any = StatefulDataLoader(stream(folder), batch_size=BATCH, num_workers=1)
+    next(iter(loader))
+    other: Any = StatefulDataLoader(stream(folder, **changed), batch_size=BATCH, num_workers=1)
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(StateError, match="of another recipe, other data, or another number of ranks"):
+        next(iter(other))
+
+
 def test_a_data_set_can_be_copied(folder: Path) -> None:
     data = stream(folder)
     wanted = numbers(data)

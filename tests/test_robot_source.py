@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import threading
@@ -83,6 +84,34 @@ def test_values_are_scaled_by_the_set_s_own_statistics(folder: Path, tmp_path: P
     mean, std = (torch.tensor(stats[name], dtype=torch.float32) for name in ("mean", "std"))
     assert torch.allclose(batch["action"], (raw - mean) / std)
     assert torch.allclose(batch["action"].mean(0), torch.zeros(raw.shape[1]), atol=0.2)
+
+
+def test_the_flags_of_a_window_are_renamed_with_it(folder: Path, tmp_path: Path) -> None:
+    windows = {"action": [-0.1, 0.0], "observation.state": [0.0, 0.1]}
+    frames = Frames(rename={"action": "a", "observation.images.top": "top"}, delta_timestamps=windows)
+    with headrace.load(
+        Source(kind="lerobot", path=str(folder), frames=frames), batch_size=4, cache_dir=tmp_path
+    ) as one:
+        found = set(next(iter(one)))
+    assert {"a", "a_is_pad", "top", "observation.state", "observation.state_is_pad"} <= found
+    assert not {"action", "action_is_pad", "observation.images.top", "top_is_pad"} & found
+
+
+@pytest.mark.parametrize("how", ["mean_std", "min_max"])
+def test_a_value_that_never_changes_is_only_moved_where_values_are_scaled(tmp_path: Path, how: str) -> None:
+    folder = small_set(tmp_path / "set")
+    path = folder / "meta" / "stats.json"
+    stats = json.loads(path.read_text())
+    stats["action"]["std"][0], stats["action"]["max"][0] = 0.0, stats["action"]["min"][0]
+    path.write_text(json.dumps(stats))
+    first = torch.tensor(stats["action"]["mean" if how == "mean_std" else "min"][0], dtype=torch.float32)
+    plain = {int(item["index"]): item for item in StreamingLeRobotDataset("r", root=folder, cache_dir=tmp_path)}
+    source = Source(kind="lerobot", path=str(folder), frames=Frames(normalize={"action": how}))
+    with headrace.load(source, batch_size=NUM_FRAMES, cache_dir=tmp_path) as loader:
+        batch = next(iter(loader))
+    raw = torch.stack([plain[number]["action"] for number in batch["index"].tolist()])
+    assert torch.allclose(batch["action"][:, 0], raw[:, 0] - first)
+    assert torch.isfinite(batch["action"]).all()
 
 
 def test_robots_and_rows_of_other_kinds_share_a_batch(folder: Path, tmp_path: Path) -> None:

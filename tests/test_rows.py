@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -98,6 +99,7 @@ def test_slices_of_large_row_groups_keep_the_laws(tmp_path: Path) -> None:
     make = opener(f"parquet:{tmp_path}/in/*.parquet", tmp_path, shuffle=True, pool_size=2)
     items = check_laws(make, positions=range(0, 3802, 411), key=key)
     assert len(set(items)) == 3801
+    assert all(uid == f"{Path(shard).name}:{row}" for shard, row, uid in items)
 
 
 def test_another_seed_gives_another_order(tmp_path: Path) -> None:
@@ -277,9 +279,16 @@ def test_a_file_replaced_between_opening_and_reading_is_noticed(tmp_path: Path) 
 
 
 def test_user_files_are_never_touched(spec: str, tmp_path: Path) -> None:
-    def manifest() -> list[tuple[str, bytes, int]]:
-        return [(p.name, p.read_bytes(), p.stat().st_mtime_ns) for p in sorted((tmp_path / "in").iterdir())]
+    """All of what can be seen of them; `tests/trust/test_user_files.py` does it for every other way to read."""
 
+    def manifest() -> list[tuple[object, ...]]:
+        found = [(path, path.stat()) for path in sorted((tmp_path / "in").iterdir())]
+        facts = [(f.st_mode, f.st_ino, f.st_nlink, f.st_uid, f.st_gid, f.st_mtime_ns, f.st_ctime_ns) for _, f in found]
+        kept = [(path.name, path.read_bytes(), os.listxattr(path)) for path, _ in found]
+        return [*facts, *kept]
+
+    for path in (tmp_path / "in").iterdir():
+        path.chmod(0o640)
     before = manifest()
     with rows(spec, shuffle=True, cache_dir=tmp_path / "data") as stage:
         assert len(list(stage)) == 86

@@ -153,6 +153,12 @@ def test_it_is_rewritten_once_and_again_only_when_the_file_changed(tmp_path: Pat
     with open_text(path, cache) as found:
         assert found.read_bytes(0, found.size) == b"three\n"
     assert len(made_in(cache)) == 2
+    before_it = path.stat()
+    path.write_bytes(gzip.compress(b"seven\n"))
+    os.utime(path, ns=(before_it.st_mtime_ns, before_it.st_mtime_ns + 1))
+    assert path.stat().st_size == before_it.st_size
+    with open_text(path, cache) as found:
+        assert found.read_bytes(0, found.size) == b"seven\n"
 
 
 BAD: dict[str, tuple[bytes, str]] = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.catalog.source import Source, parse_specs
-from headrace.errors import SpecError
+from headrace.errors import SpecError, shown
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,7 @@ def test_escape_sequences_are_shown_not_sent_to_the_terminal() -> None:
     with pytest.raises(SpecError) as caught:
         Source.parse("hf:\x1b[31mred")
     assert "\x1b" not in str(caught.value)
+    for number in range(0x3000):
+        text = shown(f"a{chr(number)}b")
+        assert text.isprintable(), number
+        assert (text[0], text[-1]) == ("a", "b")

@@ -22,6 +22,7 @@ import headrace
 from headrace.batch import Batch
 from headrace.recipe import Recipe
 from headrace.serve.loader import Loader
+from headrace.serve.state_file import read_state as read_state_of_a_data_set
 from headrace.testing import write_jsonl, write_parquet
 from headrace.tools import main
 from headrace.tools import states as state_files
@@ -82,8 +83,8 @@ FILES: dict[str, tuple[bytes, str]] = {
     "of blanks": (b" \n\n", "it is empty"),
     "cut off": (b'{"format": 1, "lanes": "[', "it is not JSON: .*; it may have been cut off"),
     "not JSON": (b"format: 1\n", "it is not JSON: .*; write json.dumps"),
-    "a pickle": (b"\x80\x04\x95\x10\x00\x00", "it is not text, and begins with b'.x80.*a pickle is not opened"),
-    "a zip": (b"PK\x03\x04\x14\xff", "it is not text, and begins with b'PK.*write json.dumps"),
+    "a pickle": (b"\x80\x04\x95\x10\x00\x00", "it is a pickle, not text; .*a pickle is not opened"),
+    "a zip": (b"PK\x03\x04\x14\xff", "it is an archive such as torch.save writes, not text; write json.dumps"),
     "not a number": (b'{"format": NaN, "lanes": "[]"}', "NaN is no number of a state"),
     "too deep": (b"[" * 200_000, "it is not JSON"),
     "a list": (b"[1, 2]", "there is no state of a loader in it"),
@@ -130,11 +131,19 @@ def test_a_state_is_found_inside_a_checkpoint(tmp_path: Path) -> None:
     assert read_state(tmp_path / "c.json") == state
 
 
-@pytest.mark.parametrize("cut", [1, 7, 100, -1])
-def test_a_state_file_that_was_cut_anywhere_is_refused(corpus: Corpus, cut: int) -> None:
-    data = (corpus.folder / "state.json").read_bytes()
-    (corpus.folder / "cut.json").write_bytes(data[:cut])
-    assert "it is not JSON" in refused(lambda: read_state(corpus.folder / "cut.json"))
+def test_a_state_file_that_was_cut_anywhere_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    """By the command line's reader and by the data set's own, after every one of its bytes."""
+    data = (corpus.folder / "state.json").read_bytes().rstrip()
+    cut_file = tmp_path / "cut.json"
+    assert len(data) > 500
+    for cut in range(len(data)):
+        cut_file.write_bytes(data[:cut])
+        message = refused(lambda: read_state(cut_file))
+        assert ("it is not JSON" if cut else "it is empty") in message, f"cut at {cut}"
+        assert "nothing was changed" in message
+        assert "state file unreadable" in refused(lambda: read_state_of_a_data_set(cut_file)), f"cut at {cut}"
+    cut_file.write_bytes(data)
+    assert read_state(cut_file) == read_state(corpus.folder / "state.json")
 
 
 # --- verify

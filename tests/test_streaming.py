@@ -439,7 +439,9 @@ def test_media_come_in_many_forms(world: World) -> None:
     picture = encoded(photo(), "PNG")
     wave = tone(RATE, 0.02)
     assert media_of(world, image=photo())["images"].shape == (3, 8, 8)
-    assert [one.shape for one in media_of(world, images=[picture, None, picture])["images"]] == [(3, 8, 8)] * 2
+    assert [one.shape for one in media_of(world, images=[picture, picture])["images"]] == [(3, 8, 8)] * 2
+    with pytest.raises(DataError, match="the image is of type NoneType"):
+        media_of(world, images=[picture, None, picture])
     assert len(media_of(world, image=[picture, picture])["images"]) == 2
     assert media_of(world, image=photo(4, 4).tolist())["images"].shape == (3, 8, 8)
     assert media_of(world, video=[picture] * 5)["videos"].shape == (3, 3, 8, 8)

@@ -344,7 +344,7 @@ def test_without_a_template_it_says_so(world: World, owner: Owner) -> None:
         ("{% for", "TemplateSyntaxError"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
-        ("{{ 'a' * 10 ** 14 }}", "MemoryError|OverflowError"),
+        ("{{ 'a' * 10 ** 14 }}", "makes more than [0-9,]* bytes of values for one sample"),
         ("{{ raise_exception('not today') }}", "not today"),
         ("{% for i in range(10 ** 9) %}x{% endfor %}", "OverflowError"),
     ],
@@ -360,7 +360,7 @@ def test_a_bad_template_is_refused_at_once(world: World, owner: Owner, template:
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ raise_exception('no such word') }}", "no such word"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
-        ("{{ ('a' * 100000000) }}", "100,000,0"),
+        ("{{ ('a' * 100000000) }}", "makes more than [0-9,]* characters"),
     ],
 )
 def test_a_template_that_fails_on_a_row_says_on_which(world: World, owner: Owner, bad: str, said: str) -> None:

@@ -196,6 +196,10 @@ def test_a_path_that_leads_nowhere_is_said_without_asking_the_hub(name: str) -> 
         open_tokenizer(name)
 
 
+PANICS = '{"version": "1.0", "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "model": {}}'
+"""tokenizers does not raise an exception for it, but panics."""
+
+
 @pytest.mark.parametrize(
     ("files", "why"),
     [
@@ -203,6 +207,11 @@ def test_a_path_that_leads_nowhere_is_said_without_asking_the_hub(name: str) -> 
         ({"tokenizer.json": '{"model": 3}'}, "it is no tokenizer.json that tokenizers can read"),
         ({"tokenizer.json": b"\xff\xfe"}, "it cannot be read as text"),
         ({"tokenizer_config.json": "nothing"}, "tokenizer_config.json: it is not JSON"),
+        ({"tokenizer_config.json": "[" * 100_000}, "tokenizer_config.json: it is not JSON"),
+        ({"tokenizer_config.json": '{"bos_token": 5}'}, "a bos, eos or pad token is int that is no text"),
+        ({"tokenizer_config.json": '{"eos_token": {"content": [1]}}'}, "token is list that is no text"),
+        ({"tokenizer_config.json": '{"eos_token": "\\ud800"}'}, "token is str that is no text"),
+        ({"tokenizer.json": PANICS}, "it is no tokenizer.json that tokenizers can read"),
         ({"tokenizer_config.json": "[]"}, "tokenizer_config.json: it holds no JSON object"),
         ({"config.json": '{"model_type": "none"}'}, "has no tokenizer.json, and transformers cannot make"),
     ],

@@ -285,6 +285,34 @@ def test_no_pass_after_the_first_is_lost_in_a_re_deal(topology: tuple[int, int])
         ledger.add(run.steps()).assert_only(epoch)
 
 
+@pytest.mark.parametrize("method", ["best_fit", "concat", "none"])
+def test_what_only_fills_a_step_is_marked_and_teaches_nothing(method: str) -> None:
+    data = several([[[9, 3], [20]]], ((3, 9, 2, 30),))
+    run = Ranks(recipe_of(data, batch_size=2, pack=packed(method=method), epochs=1), data, (3, 2))
+    batches = run.steps()
+    teaching = [bool((batch["labels"] != -100).any()) for batch in batches]
+    assert teaching == [not batch.pad for batch in batches]
+    assert not all(teaching)
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_was_dealt_of_passes_to_come_is_dealt_again_before_anybody_has_entered_them(name: str) -> None:
+    """Lanes of a small source are passes apart, and the lanes change twice without a step in between."""
+    data = several([[[7, 0], [4]], [[5]]], MIXED)
+    recipe = recipe_of(data, **ENDLESS[name])
+    run, ledger = Ranks(recipe, data, (1, 3)), Ledger(data, recipe.pack is not None)
+    apart = False
+    for _ in range(12):
+        ledger.add(run.step())
+        state = Ranks(recipe, data, (2, 0), run.state()).state()
+        apart = apart or any(len(source["x"]) > 1 for source in json.loads(state["lanes"])[0]["src"])
+        after = Ranks(recipe, data, (3, 0), state)
+        run_until_whole(after, ledger.copy(), passes=2)
+        after.close()
+    assert apart, "nothing was dealt of a pass to come"
+    run.close()
+
+
 def test_one_rank_has_no_batch_without_rows_and_len_counts_those_it_has() -> None:
     for rows in (1, 2, 3, 5, 11):
         data = several([[[rows]]])

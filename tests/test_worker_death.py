@@ -58,7 +58,7 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setenv("TMPDIR", str(temporary))
     before, shared, files = workers(), shared_memory(), len(open_files())
     yield
-    wait_until(lambda: workers() == before and shared_memory() <= shared, 3)
+    wait_until(lambda: workers() == before and shared_memory() <= shared, on_this_machine(3))
     assert len(open_files()) <= files + 1  # multiprocessing keeps one to its helper
     assert list(temporary.rglob("*")) == []
 
@@ -342,12 +342,11 @@ import os, sys, time
 sys.path.insert(0, {tests!r})
 from serving import loader_of
 from headrace.make.prepare import AsRows
-def stuck(real):
-    calls = []
+def stuck(real, flag):
     def prepare(*given):
-        calls.append(1)
-        if len(calls) > 6:
-            time.sleep(60)
+        if os.path.exists(flag):
+            open(flag + "-" + str(os.getpid()), "w").close()
+            time.sleep(600)
         return real(*given)
     return prepare
 if __name__ == "__main__":
@@ -401,10 +400,16 @@ def test_workers_do_not_outlive_a_killed_trainer(pattern: str, method: str, time
 
 def test_a_worker_that_is_stuck_does_not_outlive_a_killed_trainer(pattern: str, tmp_path: Path) -> None:
     """It waits, for a server or a disk, and looks at no message."""
-    process = trainer(pattern, "fork", before="AsRows.__call__ = stuck(AsRows.__call__)")
+    flag = tmp_path / "stuck"
+    process = trainer(
+        pattern,
+        "fork",
+        before=f"AsRows.__call__ = stuck(AsRows.__call__, {str(flag)!r})",
+        then=f"open({str(flag)!r}, 'w').close(); list(batches)",
+    )
     pids = [int(word) for word in process.stdout.readline().split()]
     assert len(pids) == 3, process.stderr.read()
-    time.sleep(0.5)
+    wait_until(lambda: any(Path(f"{flag}-{pid}").exists() for pid in pids), on_this_machine(10))
     assert all(map(is_alive, pids))
     kill(process)
     wait_for_the_end_of(pids)

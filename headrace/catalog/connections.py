@@ -19,6 +19,7 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from headrace.catalog.patience import Patience, wait_with
 from headrace.catalog.stop import Cover
 from headrace.errors import NotAllowed, SpecError, plain_url
 from headrace.floors import note_floor
@@ -44,42 +45,45 @@ def split_url(url: str) -> SplitResult:
 
 class _Thread(threading.local):
     cover: Cover | None = None
+    patience: Patience | None = None
 
 
 _THREAD = _Thread()
 
 
 @contextmanager
-def covered_by(cover: Cover) -> Iterator[None]:
-    """Requests of this thread are under `cover`, also while they connect and wait for the first byte."""
-    _THREAD.cover = cover
+def covered_by(cover: Cover, patience: Patience) -> Iterator[None]:
+    """Requests of this thread are under `cover`, also while they connect, and are waited for with `patience`."""
+    _THREAD.cover, _THREAD.patience = cover, patience
     try:
         yield
     finally:
-        _THREAD.cover = None
+        _THREAD.cover = _THREAD.patience = None
 
 
 class _Plain(HTTPConnection):
     def _new_conn(self) -> socket.socket:
-        return _covered(super()._new_conn())
+        return _covered(self, super()._new_conn())
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
-        _covered(self.sock)
+        _covered(self, self.sock)
         return super().getresponse()
 
 
 class _Secure(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
-        return _covered(super()._new_conn())
+        return _covered(self, super()._new_conn())
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
-        _covered(self.sock)
+        _covered(self, self.sock)
         return super().getresponse()
 
 
-def _covered(sock: socket.socket) -> socket.socket:
+def _covered(connection: HTTPConnection, sock: socket.socket) -> socket.socket:
     if _THREAD.cover is not None and sock is not None:
         _THREAD.cover.watch(sock)
+    if _THREAD.patience is not None:
+        wait_with(_THREAD.patience, connection)
     return sock
 
 
@@ -105,20 +109,45 @@ class _NoQueries(logging.Filter):
         return True
 
 
-logging.getLogger("urllib3.connectionpool").addFilter(_NoQueries())
+for _name in ("urllib3.connection", "urllib3.connectionpool"):
+    logging.getLogger(_name).addFilter(_NoQueries())
 
-_MANAGERS: dict[tuple[int, str | None], urllib3.PoolManager] = {}
+_MANAGERS: dict[str | None, urllib3.PoolManager] = {}
+"""By proxy."""
+_FORKED: list[object] = []
 
 
 def manager_for(url: str) -> urllib3.PoolManager:
-    """The connections of this process: a forked child must not speak on its parent's."""
-    key = os.getpid(), _proxy(url)
-    manager = _MANAGERS.get(key)
-    if manager is None:
-        for stale in [k for k in _MANAGERS if k[0] != key[0]]:
-            del _MANAGERS[stale]
-        manager = _MANAGERS[key] = _new_manager(key[1])
-    return manager
+    """The connections of this process to a proxy, or directly to servers."""
+    proxy = _proxy(url)
+    manager = _MANAGERS.get(proxy)
+    # Two threads may get here at once; setdefault gives both the same one.
+    return _MANAGERS.setdefault(proxy, _new_manager(proxy)) if manager is None else manager
+
+
+def _in_forked_child() -> None:
+    """A forked child must not speak on its parent's connections, and has its own table from its first instant.
+
+    The parent's are kept and never used: closing them takes their locks, which a thread that exists only in the parent
+    may have held.
+    """
+    global _MANAGERS
+    _FORKED.append(_MANAGERS)
+    _MANAGERS = {}
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """Whether an error of an HTTP client says that a certificate is not trusted, which no time heals."""
+    seen: list[BaseException] = [error]
+    for one in seen:  # grows meanwhile
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return True
+        inner = (one.__cause__, one.__context__, *one.args)
+        seen += [e for e in inner if isinstance(e, BaseException) and not any(e is other for other in seen)]
+    return False
 
 
 def tls_context() -> ssl.SSLContext:

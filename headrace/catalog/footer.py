@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -15,6 +15,7 @@ from headrace.catalog.schemas import Schema
 from headrace.catalog.shard import Shard
 from headrace.catalog.soundness import AGAIN, require_sound, said
 from headrace.catalog.stored import stored_type
+from headrace.catalog.thrift import check_footer
 from headrace.errors import DataError, shown
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ LARGEST = 512 << 20
 MOST_GROUPS = 1_000_000
 MOST_COLUMNS = 20_000
 MOST_ROWS = 1 << 31
+BOUNDED = 26
+"""The first pyarrow that survives columns nested without end."""
 SAMPLED = 16
 """Row groups whose column sizes are looked at; they stand for the others."""
 
@@ -143,6 +146,8 @@ def _parsed(shard: Shard, footer: bytes) -> Any:
     import pyarrow.parquet as pq
 
     try:
+        if int(pa.__version__.split(".")[0]) < BOUNDED:
+            check_footer(footer)
         meta = pq.read_metadata(pa.BufferReader(footer))
     except (pa.ArrowException, OSError, ValueError) as error:
         at = shard.size - len(footer)
@@ -201,13 +206,13 @@ def _summary(shard: Shard, meta: Any) -> GroupRows:
     tops = {name for name, _ in schema}
     for g in range(0, len(groups), max(1, len(groups) // SAMPLED))[:SAMPLED]:
         for c, leaf in enumerate(columns):
-            column, name = groups[g].column(c), _top(leaf.path, tops)
+            column, name = groups[g].column(c), top_of(leaf.path, tops)
             check_num_values(shard, leaf, g, column.num_values, groups[g].num_rows)
             weights[name] = weights.get(name, 0) + max(0, column.total_uncompressed_size)
     return GroupRows(rows, -(-np.maximum(sizes, 0) // 1024), weights, schema)
 
 
-def _top(path: str, names: set[str]) -> str:
+def top_of(path: str, names: Container[str]) -> str:
     """The column that a stored column is part of; its own name may have dots."""
     parts = path.split(".")
     return next((n for i in range(len(parts), 0, -1) if (n := ".".join(parts[:i])) in names), parts[0])

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote
 
 from headrace.catalog import layouts
+from headrace.catalog.hub_api import Answer, ask
 from headrace.catalog.hub_origin import HubOrigin
 from headrace.catalog.listing import Listing
-from headrace.catalog.refusals import refusal
-from headrace.catalog.retry import HEALS, Hold, asked_wait, retrying
-from headrace.catalog.shard import Broken
+from headrace.catalog.shard import LONGEST_PATH
 from headrace.catalog.source import Source
-from headrace.errors import DataError, HeadraceError, NotFound, Unreachable, plain_url, shown
-from headrace.run import Run, hub_token
+from headrace.errors import DataError, NotFound, Stalled, Unreachable, plain_url, shown
+from headrace.run import Run
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CONVERTED = "refs/convert/parquet"
@@ -30,39 +28,41 @@ CONVERT_MARK = "convert-"
 CARD_BYTES = 4 << 20
 PAGES = 5000
 """A listing of more pages (of 1,000 files) than this is not a dataset anyone meant."""
+LISTING_BYTES = 1 << 30
+"""What the names of all files of a repo may take in memory."""
+LISTING_STALLS = 60.0
+"""The time limit for all pages of a listing, in multiples of the limit for one silence."""
 
 
 def resolve(source: Source, run: Run, revision: str | None = None) -> str:
     """The commit that a branch or tag stands at, now."""
-    from huggingface_hub import HfApi
-
     wanted = revision or source.revision or "main"
     if re.fullmatch(r"[0-9a-f]{40}", wanted):
         return wanted
-    api = HfApi(endpoint=run.endpoint, token=hub_token() or False)
     what = f"{source.path}@{wanted}"
-    info = _asking(
-        lambda: api.dataset_info(source.path, revision=wanted, timeout=run.stall_seconds, expand=["sha"]), what, run
-    )
-    if not isinstance(info.sha, str) or not re.fullmatch(r"[0-9a-f]{40}", info.sha):
-        raise Unreachable(f"{what}: the Hub named no commit for it, but {shown(info.sha)!r}")
-    return info.sha
+    info = ask(run, f"/api/datasets/{source.path}/revision/{quote(wanted, safe='')}?expand=sha", what).value
+    if not isinstance(info, dict) or "id" not in info:
+        raise Unreachable(
+            f"{what}: what {plain_url(run.endpoint)} answers is no answer of a Hub; a proxy in between may be the cause"
+        )
+    sha = info.get("sha")
+    if not isinstance(sha, str) or not re.fullmatch(r"[0-9a-f]{40}", sha):
+        raise Unreachable(f"{what}: the Hub named no commit for it, but {shown(sha)!r}")
+    return sha
 
 
 def ref_names(source: Source, run: Run) -> list[str]:
     """Its tags and branches."""
-    url = f"{run.endpoint}/api/datasets/{source.path}/refs"
-    reply = _asking(partial(_page, url, source.path, run), source.path, run)
+    found = ask(run, f"/api/datasets/{source.path}/refs", source.path).value
     try:
-        found = json.loads(reply.content)
         return [str(ref["name"]) for kind in ("tags", "branches") for ref in found.get(kind) or ()]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise Unreachable(f"{source.path}: the Hub's list of its tags cannot be read ({shown(error)})") from error
 
 
 def list_files(source: Source, commit: str, run: Run) -> Iterator[tuple[str, int, str]]:
     """(path, size, etag) of every file at a commit."""
-    return _tree(source, commit, "", run)
+    return _tree(source, commit, "", run, _Bounds(source, run))
 
 
 def list_split(source: Source, commit: str, run: Run) -> Listing:
@@ -103,13 +103,14 @@ def list_split(source: Source, commit: str, run: Run) -> Listing:
 
 def _files(source: Source, commit: str, folders: list[str], run: Run) -> dict[str, tuple[str, int, str]]:
     """The files below some folders; all files where there are many, or where one is not there, to say what is."""
+    bounds = _Bounds(source, run)
     if len(folders) <= 8:
         try:
-            return {f[0]: f for folder in folders for f in _tree(source, commit, folder, run)}
+            return {f[0]: f for folder in folders for f in _tree(source, commit, folder, run, bounds)}
         except NotFound:
             if folders == [""]:
                 raise
-    return {f[0]: f for f in _tree(source, commit, "", run)}
+    return {f[0]: f for f in _tree(source, commit, "", run, bounds)}
 
 
 def _list_converted(source: Source, commit: str | None, run: Run) -> Listing | None:
@@ -119,7 +120,7 @@ def _list_converted(source: Source, commit: str | None, run: Run) -> Listing | N
     except NotFound:
         return None
     revision = CONVERT_MARK + commit
-    files, origin = {f[0]: f for f in _tree(source, commit, "", run)}, origin_of(source, revision, run)
+    files, origin = {f[0]: f for f in list_files(source, commit, run)}, origin_of(source, revision, run)
     with _naming(origin.name):
         chosen = layouts.converted(list(files), source.config, source.split, source.allow_partial)
     if not chosen:
@@ -150,102 +151,74 @@ def origin_of(source: Source, revision: str, run: Run) -> HubOrigin:
     )
 
 
-def _tree(source: Source, commit: str, folder: str, run: Run) -> Iterator[tuple[str, int, str]]:
-    """(path, size, etag) of every file below a folder, page by page.
+class _Bounds:
+    """What is left for the listing of one repo, which a server may make as long as it likes."""
 
-    The pages are asked for through the client's session, but followed here: the client has no deadline for them, and
-    would follow a `next` link to another host with the token.
-    """
-    below = f"/{quote(folder, safe='/')}" if folder else ""
-    url: str | None = f"{run.endpoint}/api/datasets/{source.path}/tree/{commit}{below}?recursive=true&expand=false"
-    home, what = urlsplit(run.endpoint)[:2], f"{source.path}@{commit[:8]}"
-    for _ in range(PAGES):
-        if url is None:
+    def __init__(self, source: Source, run: Run) -> None:
+        self._what = source.path
+        self._pages, self._bytes = PAGES, LISTING_BYTES
+        self._seconds = LISTING_STALLS * run.stall_seconds
+        self._seen: set[bytes] = set()
+
+    def take_page(self, answer: Answer) -> None:
+        self._pages -= 1
+        self._seconds -= answer.seconds
+        if answer.next is None:
             return
-        reply = _asking(partial(_page, url, what, run), what, run)
-        for entry in _entries(reply, source):
-            if entry.get("type") == "file":
-                yield _file(entry, what)
-        url = reply.links.get("next", {}).get("url")
-        if url is not None and urlsplit(url)[:2] != home:
-            raise Unreachable(
-                f"{source.path}: its listing goes on at another host ({shown(urlsplit(url).netloc)}); not followed"
+        mark = hashlib.blake2b(answer.next.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if mark in self._seen:
+            raise Unreachable(f"{self._what}: its listing goes on where it was before, so it has no end")
+        self._seen.add(mark)
+        if self._pages <= 0:
+            raise DataError(
+                f"{self._what}: the listing has more than {PAGES:,} pages; name a configuration with fewer files"
             )
-    raise DataError(f"{source.path}: the listing has more than {PAGES:,} pages; name a configuration with fewer files")
+        if self._seconds <= 0:
+            raise Stalled(f"{self._what}: its listing takes too long; try again, or set HEADRACE_STALL_SECONDS higher")
+
+    def take_file(self, path: str, etag: str) -> None:
+        self._bytes -= sys.getsizeof(path) + sys.getsizeof(etag) + 200
+        if self._bytes < 0:
+            raise DataError(
+                f"{self._what}: the names of its files take more than {LISTING_BYTES:,} bytes of memory; name a "
+                f"configuration with fewer files"
+            )
 
 
-def _page(url: str, what: str, run: Run) -> Any:
-    from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
-
-    reply = get_session().get(url, headers=build_hf_headers(token=hub_token() or False), timeout=run.stall_seconds)
-    _raise_for(reply, what, run)
-    return reply
-
-
-def _entries(reply: Any, source: Source) -> list[dict[str, Any]]:
-    try:
-        entries = json.loads(reply.content)
-    except (ValueError, RecursionError) as error:
-        raise Unreachable(
-            f"{source.path}: the Hub's listing is not JSON ({error}); a proxy in between may be the cause"
-        ) from error
-    if not isinstance(entries, list):
-        raise Unreachable(f"{source.path}: the Hub's listing is not a list of files")
-    return [e for e in entries if isinstance(e, dict)]
+def _tree(source: Source, commit: str, folder: str, run: Run, bounds: _Bounds) -> Iterator[tuple[str, int, str]]:
+    """(path, size, etag) of every file below a folder, page by page."""
+    below = f"/{quote(folder, safe='/')}" if folder else ""
+    page: str | None = f"/api/datasets/{source.path}/tree/{commit}{below}?recursive=true&expand=false"
+    what = f"{source.path}@{commit[:8]}"
+    while page is not None:
+        answer = ask(run, page, what)
+        if not isinstance(answer.value, list):
+            raise Unreachable(f"{what}: the Hub's listing is not a list of files")
+        for entry in answer.value:
+            if isinstance(entry, dict) and entry.get("type") == "file":
+                path, size, etag = _file(entry, what)
+                bounds.take_file(path, etag)
+                yield path, size, etag
+        bounds.take_page(answer)
+        page = answer.next
 
 
 def _file(entry: dict[str, Any], what: str) -> tuple[str, int, str]:
     path, size, large = entry.get("path"), entry.get("size"), entry.get("lfs") or {}
-    if not isinstance(path, str) or not isinstance(size, int) or not 0 <= size < 1 << 62 or not isinstance(large, dict):
-        raise Unreachable(f"{what}: the Hub's listing has a file that cannot be: {shown(entry)}")
-    return path, size, str(large.get("oid") or entry.get("oid") or "")
+    etag = large.get("oid") or entry.get("oid") or "" if isinstance(large, dict) else None
+    if (
+        not isinstance(path, str)
+        or len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH
+        or type(size) is not int
+        or not 0 <= size < 1 << 62
+        or not isinstance(etag, str)
+        or not re.fullmatch(r"[!#-~]{0,128}", etag)
+    ):
+        raise Unreachable(f"{what}: the Hub's listing has a file that cannot be: {shown(_brief(entry))}")
+    return path, size, etag
 
 
-def _raise_for(reply: Any, what: str, run: Run) -> None:
-    """Turn a refusing reply of the client's session into our words, or into `Broken` where asking again may help."""
-    import time
-
-    status = int(reply.status_code)
-    if status < 400:
-        return
-    if status in HEALS:
-        wait = asked_wait(reply.headers, time.time())
-        if status == 429 and wait:
-            Hold(run.endpoint, run.cache_dir / "hf_shards").ask(wait)
-        raise Broken(f"status {status}", wait)
-    raise refusal(status, reply.headers, what, run.endpoint, hub_token() is not None)
-
-
-def _asking(ask: Callable[[], T], what: str, run: Run) -> T:
-    """A call of the Hub client with our retries, deadlines and words."""
-    if run.offline:
-        raise Unreachable(
-            f"{what}: HF_HUB_OFFLINE is set and nothing of it is in the index under {run.cache_dir}; run once online"
-        )
-    hold = Hold(run.endpoint, run.cache_dir / "hf_shards")
-
-    def attempt() -> T:
-        hold.wait()
-        try:
-            return ask()
-        except (HeadraceError, Broken):
-            raise
-        except Exception as error:
-            reply = getattr(error, "response", None)
-            if reply is not None:
-                _raise_for(reply, what, run)
-            if isinstance(error, ValueError | TypeError | LookupError | RecursionError):
-                raise Unreachable(
-                    f"{what}: what {plain_url(run.endpoint)} answers is no answer of a Hub ({type(error).__name__}: "
-                    f"{shown(error)}); a proxy or a login page in between may be the cause"
-                ) from error
-            if not _is_network(error):
-                raise
-            raise Broken(f"no answer ({type(error).__name__})") from error
-
-    return retrying(attempt, what)
-
-
-def _is_network(error: Exception) -> bool:
-    """Errors of the HTTP client (httpx, by whatever name the Hub client carries it), which all share one root."""
-    return any(c.__name__ in {"TransportError", "HTTPError", "RequestError"} for c in type(error).__mro__)
+def _brief(entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an entry that are read, none of them long."""
+    fields = {name: entry[name] for name in ("path", "size", "oid", "lfs") if name in entry}
+    return {name: value if isinstance(value, int | float) else shown(value, 60) for name, value in fields.items()}

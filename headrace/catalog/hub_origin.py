@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from headrace.catalog.retry import RETRY, rest, retrying
+from headrace.catalog.retry import Tries, retrying
 from headrace.catalog.shard import Broken, Origin, Restart, Shard, safe_parts
 from headrace.catalog.source import REPO
 from headrace.catalog.transport import Reply, Transport, checked_endpoint
@@ -49,14 +49,13 @@ class HubOrigin(Origin):
         if not 0 <= start <= stop or (shard.size >= 0 and stop > shard.size):
             raise SpecError(f"{shard}: bytes [{start}, {stop}) are outside its {shard.size} bytes")
         body = bytearray()
-        failures = 0
+        tries = Tries(str(shard))
         while (at := start + len(body)) < stop:
             try:
                 for chunk in self._range(shard, at, stop):
                     body += chunk
             except Broken as broken:
-                failures = RETRY.failures(failures, start + len(body) - at, stop - at)
-                rest(broken, failures, str(shard))
+                tries.failed(broken, start + len(body) - at, stop - at)
         return bytes(body)
 
     def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:
@@ -84,7 +83,7 @@ class HubOrigin(Origin):
         def attempt() -> bytes:
             with self._open(shard, None, None) as reply:
                 self._check(reply, shard)
-                return reply.read(limit)
+                return bytes(reply.read(limit))
 
         try:
             return retrying(attempt, str(shard))
@@ -119,30 +118,33 @@ class HubOrigin(Origin):
     def _check(self, reply: Reply, shard: Shard) -> None:
         """That the reply is about the content we know, at the commit we know, and comes as it is."""
         if reply.status == 416:
-            raise Broken(f"{shard} is shorter on the server than expected (416)", error=Changed)
+            raise Broken(f"{shard} is shorter on the server than expected (416)", error=Changed, wrong=True)
         commit = reply.first.get("x-repo-commit", self.commit)
         if commit != self.commit:
             raise Broken(
-                f"the server speaks of commit {shown(commit)} where {self.commit} was asked for", error=Changed
+                f"the server speaks of commit {shown(commit)} where {self.commit} was asked for",
+                error=Changed,
+                wrong=True,
             )
         etag = reply.first.get("x-linked-etag") or reply.first.get("etag") or ""
         etag = etag.strip().removeprefix("W/").strip('"')
         if etag and shard.etag and etag != shard.etag:
-            raise Broken(f"the server has etag {shown(etag)} where {shard.etag} is expected", error=Changed)
+            why = f"the server has etag {shown(etag)} where {shown(shard.etag)} is expected"
+            raise Broken(why, error=Changed, wrong=True)
         encoding = reply.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", ""):
-            raise Broken(f"the body came with Content-Encoding {shown(encoding)!r}, which was not asked for")
+            why = f"the body came with Content-Encoding {shown(encoding)!r}, which was not asked for"
+            raise Broken(why, wrong=True)
 
 
 def _check_length(reply: Reply, size: int) -> None:
-    length = reply.headers.get("content-length", "")
-    if size >= 0 and length.isdecimal() and int(length) != size:
-        raise Broken(f"the server announces {int(length):,} bytes where {size:,} are expected")
+    if size >= 0 and reply.length is not None and reply.length != size:
+        raise Broken(f"the server announces {reply.length:,} bytes where {size:,} are expected", wrong=True)
 
 
 def _check_range(reply: Reply, shard: Shard, start: int, stop: int | None) -> None:
     said = reply.headers.get("content-range", "")
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", said.strip())
+    found = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", said.strip())
     if (
         not found
         or int(found[1]) != start
@@ -150,7 +152,8 @@ def _check_range(reply: Reply, shard: Shard, start: int, stop: int | None) -> No
         or (shard.size >= 0 and found[3] not in ("*", str(shard.size)))
     ):
         wanted = f"bytes {start}-{'…' if stop is None else stop - 1}/{shard.size if shard.size >= 0 else '…'}"
-        raise Broken(f"the server answered with Content-Range {shown(said)!r} where {wanted!r} was asked for")
+        why = f"the server answered with Content-Range {shown(said)!r} where {wanted!r} was asked for"
+        raise Broken(why, wrong=True)
     _check_length(reply, int(found[2]) + 1 - start)
 
 

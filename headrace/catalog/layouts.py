@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from headrace.catalog.card import front_matter
 from headrace.catalog.patterns import glob_regex
+from headrace.catalog.shard import LONGEST_PATH
 from headrace.errors import DataError, NotFound, shown
 
 PARQUET = ".parquet"
@@ -17,46 +19,25 @@ SPLITS = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 """Split names and the words that mean them in file names."""
-DEEPEST = 64
-"""Levels of a README's front matter."""
+MOST_PATTERNS = 100_000
+"""Names of files and patterns that a README gives for all splits of a configuration."""
+MOST_MATCHES = 50_000_000
+"""Patterns with wildcards times files."""
+MOST_COMPARED = 10_000
+"""Names that are looked through for those nearest to one that is not there."""
 
 
 def read_card(text: str) -> list[dict[str, Any]]:
     """The `configs` of a README's front matter; [] where it has none."""
-    import yaml
-
-    if not text.startswith("---"):
-        return []
-    head, mark, _ = text[3:].partition("\n---")
-    if not mark:
-        return []
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        _check_shape(head, loader)
-        card = yaml.load(head, Loader=loader)  # noqa: S506 - both are safe loaders; the C one is ten times as fast
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"the front matter of README.md is not YAML: {shown(error)}") from error
+    card = front_matter(text)
     configs = card.get("configs") if isinstance(card, dict) else None
     found = [c for c in configs if isinstance(c, dict)] if isinstance(configs, list) else []
     return [c for c in found if _is_name(c.get("config_name", "default"))]
 
 
-def _check_shape(text: str, loader: Any) -> None:
-    """Refuse what would bring the C loader down (depth) or never end (merges of merges)."""
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} deep")
-        if isinstance(event, yaml.ScalarEvent) and event.value == "<<":
-            raise ValueError("it has merge keys (<<), which are not supported")
-
-
 def _is_name(value: Any) -> bool:
     """A name, and no list of lists of lists that would take forever to write out."""
-    return isinstance(value, str | int | float)
+    return len(value) <= LONGEST_PATH if isinstance(value, str) else isinstance(value, int | float)
 
 
 def card_patterns(configs: Sequence[dict[str, Any]], config: str | None, split: str) -> list[str] | None:
@@ -109,21 +90,32 @@ def _choose_config(configs: Sequence[dict[str, Any]], config: str | None) -> dic
 
 
 def _by_split(data_files: Any) -> dict[str, list[str]]:
-    if isinstance(data_files, str):
-        return {"train": [data_files]}
-    if isinstance(data_files, dict):
-        return {str(split): _patterns(paths) for split, paths in data_files.items()}
     found: dict[str, list[str]] = {}
-    for item in data_files if isinstance(data_files, list) else []:
-        if isinstance(item, dict) and "path" in item and _is_name(item.get("split", "train")):
-            found.setdefault(str(item.get("split", "train")), []).extend(_patterns(item["path"]))
-        elif isinstance(item, str):
-            found.setdefault("train", []).append(item)
+    given = 0
+    for split, paths in _given(data_files):
+        patterns = [paths] if isinstance(paths, str) else paths if isinstance(paths, list) else []
+        given += len(patterns)
+        # One list can stand in many places, by an alias.
+        if given > MOST_PATTERNS:
+            raise DataError(f"README.md names more than {MOST_PATTERNS:,} files or patterns in one configuration")
+        found.setdefault(split, []).extend(p for p in patterns if isinstance(p, str))
+    for pattern in (pattern for patterns in found.values() for pattern in patterns):
+        if len(pattern) > LONGEST_PATH:
+            raise DataError(f"README.md names files by a pattern of {len(pattern):,} characters, {shown(pattern)!r}")
     return found
 
 
-def _patterns(paths: Any) -> list[str]:
-    return [p for p in ([paths] if isinstance(paths, str) else paths or []) if isinstance(p, str)]
+def _given(data_files: Any) -> Iterator[tuple[str, Any]]:
+    """Splits and what a README gives as their files, in all the forms that it may have."""
+    if isinstance(data_files, str):
+        yield "train", data_files
+    elif isinstance(data_files, dict):
+        yield from ((str(split), paths) for split, paths in data_files.items())
+    for item in data_files if isinstance(data_files, list) else []:
+        if isinstance(item, dict) and "path" in item and _is_name(item.get("split", "train")):
+            yield str(item.get("split", "train")), item["path"]
+        elif isinstance(item, str):
+            yield "train", item
 
 
 def static_prefix(pattern: str) -> str:
@@ -136,13 +128,24 @@ def static_prefix(pattern: str) -> str:
     return "/".join(parts)
 
 
-def match(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
+def match(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
     """Parquet files that match, each once: patterns in their order, files in name order."""
-    found: dict[str, None] = {}
+    parquet = sorted(p for p in paths if p.endswith(PARQUET))
+    there, found = set(parquet), dict[str, None]()
+    wild = sum(_is_wild(pattern) for pattern in patterns)
+    if wild * len(parquet) > MOST_MATCHES:
+        raise DataError(f"README.md gives {wild:,} patterns for {len(parquet):,} files, which takes too long to match")
     for pattern in patterns:
-        regex = glob_regex(pattern)
-        found.update(dict.fromkeys(sorted(p for p in paths if p.endswith(PARQUET) and regex.fullmatch(p))))
+        if _is_wild(pattern):
+            regex = glob_regex(pattern)
+            found.update(dict.fromkeys(p for p in parquet if regex.fullmatch(p)))
+        elif pattern in there:
+            found[pattern] = None
     return list(found)
+
+
+def _is_wild(pattern: str) -> bool:
+    return any(c in pattern for c in "*?[")
 
 
 def standard(paths: Sequence[str], config: str | None, split: str) -> list[str]:
@@ -217,8 +220,9 @@ def nothing_found(name: str, config: str | None, split: str, patterns: Sequence[
     """The error when no file is a split: what was tried, and what is there."""
     parquet = [p for p in paths if p.endswith(PARQUET)]
     wanted = f"{config}/{split}" if config else split
-    near = difflib.get_close_matches(wanted, [p.rpartition("/")[0] or p for p in parquet], n=3, cutoff=0.1)
-    near += difflib.get_close_matches(split, parquet, n=3, cutoff=0.1)
+    some = parquet[:MOST_COMPARED]
+    near = difflib.get_close_matches(wanted, [p.rpartition("/")[0] or p for p in some], n=3, cutoff=0.1)
+    near += difflib.get_close_matches(split, some, n=3, cutoff=0.1)
     there = _some(list(dict.fromkeys(near)) or parquet or paths, 6) or "no file"
     return NotFound(
         f"{name}: no parquet file for split {shown(split)!r}"
@@ -237,6 +241,6 @@ def _no_config(config: str | None, names: Sequence[str]) -> NotFound:
         return NotFound(
             f"the repo has several configurations; name one as hf:<repo>:<config>:<split>:<column>: {listed}"
         )
-    near = difflib.get_close_matches(config, names, n=3, cutoff=0.3)
+    near = difflib.get_close_matches(config, names[:MOST_COMPARED], n=3, cutoff=0.3)
     hint = f"; nearest: {', '.join(shown(n) for n in near)}" if near else ""
     return NotFound(f"no configuration {shown(config)!r}; there are {listed or 'none'}{hint}")

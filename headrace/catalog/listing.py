@@ -6,11 +6,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.source import Source
+from headrace.lazy import cached_property
 
 if TYPE_CHECKING:
     from headrace.rng import I64

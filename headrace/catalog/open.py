@@ -18,11 +18,12 @@ from headrace.catalog.lines import LineIndex
 from headrace.catalog.listing import Listing
 from headrace.catalog.local import list_local
 from headrace.catalog.remote import list_remote
+from headrace.catalog.retry import at_most
 from headrace.catalog.shard import Shard
 from headrace.catalog.source import SYNTH, Source
 from headrace.catalog.stop import stopped_by
 from headrace.catalog.synthetic import list_synth
-from headrace.errors import FetchError, StateError, Unreachable, shown
+from headrace.errors import FetchError, Stalled, StateError, Unreachable, shown
 from headrace.files import keep_json, read_whole
 from headrace.locks import locked
 from headrace.run import Run
@@ -30,6 +31,8 @@ from headrace.run import Run
 log = logging.getLogger(__name__)
 
 LAUNCH_SECONDS = 600.0
+BRIEF_SECONDS = 10.0
+"""The Hub is asked for the newest commit this long, where the last one that was seen can be read instead."""
 
 
 def open_index(
@@ -66,15 +69,14 @@ def _list_files(source: Source, run: Run) -> Listing:
 
 def _open_hub(source: Source, run: Run, revision: str | None) -> Index:
     folder = index_folder(run, "hf_index") / source.path
-    with locked(folder / ".lock") as beat:
+    with locked(folder / ".lock") as beat, stopped_by(None, on_beat=beat):
         commit = pin_commit(source, run, folder, revision)
         path = folder / f"{_index_name(source)}~{commit}.json"
         known = load_listing(path)
         if known is None:
             if run.offline:
                 raise Unreachable(f"{source}: HF_HUB_OFFLINE is set, and {path} does not exist; run once online")
-            with stopped_by(None, on_beat=beat):
-                listing = hub.list_split(source, commit, run)
+            listing = hub.list_split(source, commit, run)
             save(path, listing, None)
             if listing.revision != commit:  # the Hub's own conversion, which a resume asks for by its own commit
                 save(path.with_name(path.name.replace(commit, listing.revision)), listing, None)
@@ -114,11 +116,12 @@ def pin_commit(
 
 def _resolved(source: Source, run: Run, resolve: Callable[[Source, Run], str], last: str | None) -> str:
     """The commit that the branch stands at, or, where nobody can be asked, stood at when it was last seen here."""
-    try:
+    if last is None:
         return resolve(source, run)
-    except Unreachable as error:
-        if last is None:
-            raise
+    try:
+        with at_most(BRIEF_SECONDS):
+            return resolve(source, run)
+    except (Unreachable, Stalled) as error:
         log.warning(
             "%s: the Hub cannot be asked which commit is the newest (%s); reading %s, which was the newest when this "
             "cache was last used. Set HF_HUB_OFFLINE=1 to go without asking",

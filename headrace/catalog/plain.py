@@ -16,6 +16,9 @@ from typing import NamedTuple, Self
 from headrace.errors import Changed, DataError, FetchError, HeadraceError, NotAllowed, NotFound, shown
 from headrace.limits import is_file_limit, too_many_files
 
+MOST_CAUSES = 10
+"""Errors that are raised again in other threads may be causes of each other, in a circle."""
+
 
 class Signature(NamedTuple):
     """What tells that a file is still the one it was."""
@@ -94,7 +97,11 @@ class PlainFile(PlainBytes):
 
     def check_content(self) -> None:
         """Raise `Changed` when the open file was written to; it may have been moved or removed."""
-        self._require(Signature.of(os.fstat(self._fd)))
+        try:
+            found = os.fstat(self._fd)
+        except OSError as error:  # NFS, when another machine has removed it
+            raise Changed(f"{self.label} changed while reading: it is gone ({error.strerror})") from error
+        self._require(Signature.of(found))
 
     def check(self) -> None:
         try:
@@ -183,6 +190,15 @@ def require_same(label: str, before: Signature, now: Signature) -> None:
             f"{label} changed since its rows were counted: {before.differences(now)}; "
             f"put the old file back, or start anew with the new one"
         )
+
+
+def is_stale(error: BaseException | None) -> bool:
+    """Whether an error comes from an open file that another machine has removed, as NFS says it."""
+    for _ in range(MOST_CAUSES):
+        if isinstance(error, OSError) and error.errno == errno.ESTALE:
+            return True
+        error = None if error is None else error.__cause__
+    return False
 
 
 def read_exactly(fd: int, start: int, stop: int, label: str) -> bytes:

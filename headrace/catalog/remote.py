@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import hashlib
 import re
 from collections.abc import Iterator
@@ -10,16 +11,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from headrace.catalog.connections import is_untrusted
 from headrace.catalog.listing import Listing, signature
-from headrace.catalog.retry import retrying
+from headrace.catalog.retry import HEALS, retrying
 from headrace.catalog.shard import Broken, Origin, Shard
 from headrace.catalog.source import Source
-from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound, SpecError, shown
+from headrace.catalog.transport import client_token
+from headrace.errors import Changed, DataError, HeadraceError, NotAllowed, NotFound, SpecError, Unreachable, shown
 
 BLOCK = 4 << 20
 _TAGS = ("ETag", "etag", "version_id", "md5Hash", "LastModified", "last_modified", "mtime", "created", "xet_hash")
 _PLAIN = {"hf": {"cache_type": "none"}}
 """What a file system must be told so that it reads just the bytes it is asked for."""
+
+_FINAL = {errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTSUP}
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class RemoteOrigin(Origin):
                 fs, path = _filesystem(self.scheme), self.root + shard.path
                 data: bytes = fs.cat_file(path, start=start, end=stop, **_PLAIN.get(self.scheme, {}))
             if len(data) != stop - start:
-                raise Broken(f"{len(data)} bytes came where {stop - start} were asked for")
+                raise Broken(f"{len(data)} bytes came where {stop - start} were asked for", wrong=True)
             return data
 
         return retrying(attempt, str(shard))
@@ -148,7 +153,8 @@ def _filesystem(scheme: str) -> Any:
     import fsspec
 
     try:
-        return fsspec.filesystem(scheme)
+        bare = scheme == "hf" and client_token() is False
+        return fsspec.filesystem(scheme, token=False) if bare else fsspec.filesystem(scheme)
     except (ImportError, ValueError) as error:
         extra = "headrace[s3]" if scheme in ("s3", "s3a") else f"the fsspec package for {scheme}://"
         raise SpecError(f"{scheme}:// cannot be opened ({shown(error)}); pip install {extra}") from error
@@ -186,5 +192,20 @@ class _explained:
             raise NotAllowed(
                 f"{what}: access was refused ({name}); check the credentials of this file system"
             ) from error
+        if is_untrusted(error):
+            raise Unreachable(f"{what}: the certificate of its server is not trusted ({name})") from error
         # Also what is no OSError: each file system has errors of its own. The query of a URL may be a signature.
-        raise Broken(f"{name}: {shown(re.sub(r'([?]|%3F)[^ ]*', '?…', str(error)))}") from error
+        why = f"{name}: {shown(re.sub(r'([?]|%3F)[^ ]*', '?…', str(error)))}"
+        raise Broken(why, wrong=_is_answer(error)) from error
+
+
+def _is_answer(error: Exception) -> bool:
+    """Whether the server, or the file system itself, said something that waiting does not change."""
+    reply = getattr(error, "response", None)
+    for one, names in ((error, ("status", "status_code", "code")), (reply, ("status", "status_code"))):
+        for status in (getattr(one, name, None) for name in names):
+            if isinstance(status, int) and 400 <= status < 600:
+                return status not in HEALS
+    if isinstance(error, OSError):
+        return error.errno in _FINAL
+    return type(error).__module__ == "builtins" and not isinstance(error, EOFError)

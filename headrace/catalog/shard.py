@@ -9,6 +9,9 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, NotAllowed, Unreachable, shown
 
+LONGEST_PATH = 4096
+"""Bytes of a path, as the systems that we run on have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -57,12 +60,21 @@ class Restart(Exception):
 class Broken(Exception):
     """An attempt failed in a way that can heal."""
 
-    def __init__(self, why: str, retry_after: float | None = None, error: type[HeadraceError] = Unreachable) -> None:
+    def __init__(
+        self,
+        why: str,
+        retry_after: float | None = None,
+        error: type[HeadraceError] = Unreachable,
+        *,
+        wrong: bool = False,
+    ) -> None:
         super().__init__(why)
         self.retry_after = retry_after
         """Seconds that the server asks for."""
         self.error = error
         """What it becomes when it does not heal."""
+        self.wrong = wrong
+        """Whether there was an answer, and it was not what was asked for: then a few attempts are enough."""
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
@@ -70,6 +82,8 @@ def safe_parts(path: str) -> tuple[str, ...]:
 
     Names that our own bookkeeping uses beside a shard are refused too.
     """
+    if len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH:
+        raise NotAllowed(f"file name {shown(path)!r} is refused: it has more than {LONGEST_PATH:,} bytes")
     parts = tuple(path.split("/"))
     for part in parts:
         if (

@@ -53,14 +53,24 @@ def require_sound(shard: Shard, meta: Any) -> None:
     ) from error
 
 
-def _begin(meta: Any, columns: list[str] | None) -> Exception | None:
-    """Begin to read all row groups, up to where the first byte is needed."""
+def require_codecs(meta: Any, group: int, columns: list[str] | None) -> None:
+    """Raise what pyarrow says against a codec that it does not know; to ask for the name of that ends the process."""
+    if (error := _begin(meta, columns, [group], buffer_size=1 << 12)) is not None:
+        raise error
+
+
+def _begin(
+    meta: Any, columns: list[str] | None, groups: list[int] | None = None, buffer_size: int = 0
+) -> Exception | None:
+    """Begin to read all row groups, or some, up to where the first byte is needed. With a buffer the first of them is
+    opened before that, which looks at its codecs too."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(pa.PythonFile(_Blank(1 << 62), mode="r"), metadata=meta, pre_buffer=True)
-        groups = list(range(meta.num_row_groups))
+        blank = pa.PythonFile(_Blank(1 << 62), mode="r")
+        file = pq.ParquetFile(blank, metadata=meta, pre_buffer=not buffer_size, buffer_size=buffer_size)
+        groups = list(range(meta.num_row_groups)) if groups is None else groups
         if not groups:
             return None  # there is no column to look at, and pyarrow 18 fails to read no row groups
         next(file.iter_batches(1, row_groups=groups, columns=columns, use_threads=False), None)

@@ -6,12 +6,15 @@ there, so that no call in between has to hand it on: waits are `pause`, long wor
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from headrace.errors import WorkerError
 
 BEAT_SECONDS = 0.2
 
@@ -97,6 +100,12 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
+_LISTENERS: list[Callable[[], None]] = []
+
+
+def listen(on_beat: Callable[[], None]) -> None:
+    """Have `on_beat` called at each sign of life of this process, in whichever thread that is."""
+    _LISTENERS.append(on_beat)
 
 
 def current() -> Stop | None:
@@ -115,15 +124,22 @@ def stopped_by(stop: Stop | None, on_beat: Callable[[], None] | None = None) -> 
         _THREAD.stop, _THREAD.on_beat = before
 
 
+def look() -> None:
+    """Raise `Stopped` when the work should end. No sign of life: for those who wait for other threads to give one."""
+    stop = _THREAD.stop
+    if stop is not None and stop.is_set():
+        raise Stopped
+
+
 def beat() -> None:
     """Say that the work goes on; raises `Stopped` when it should not."""
-    stop = _THREAD.stop
-    if stop is not None:
-        if stop.is_set():
-            raise Stopped
-        stop.pulse = time.monotonic()
+    look()
+    if _THREAD.stop is not None:
+        _THREAD.stop.pulse = time.monotonic()
     if _THREAD.on_beat is not None:
         _THREAD.on_beat()
+    for listener in _LISTENERS:
+        listener()
 
 
 def pause(seconds: float) -> None:
@@ -131,6 +147,7 @@ def pause(seconds: float) -> None:
     until = time.monotonic() + seconds
     while True:
         beat()
+        _require_parent()
         left = min(until - time.monotonic(), BEAT_SECONDS)
         if left <= 0:
             return
@@ -139,3 +156,10 @@ def pause(seconds: float) -> None:
             time.sleep(left)
         else:
             stop.wait(left)
+
+
+def _require_parent() -> None:
+    """A daemon ends with its parent. One that waits here, as a worker of torch may, would wait for nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and multiprocessing.current_process().daemon and not parent.is_alive():
+        raise WorkerError(f"the process that started this one (pid {parent.pid}) has ended, so nothing is waited for")

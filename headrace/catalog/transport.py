@@ -2,36 +2,43 @@
 
 `Transport.get` is the seam: one request (with its redirects) becomes one `Reply`. `Transport.open` adds the meaning of
 the status: it raises `Broken` for what can heal and an error of the family for what cannot. Nothing here retries.
-Addresses appear in messages and logs without their query, which on a CDN is a signature.
+Addresses appear in messages and logs without their query, which on a CDN is a signature. Every reply has a limit of
+size and of time, and what is not wanted of it is not read.
 """
 
 from __future__ import annotations
 
-import ssl
+import re
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urljoin
 
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from headrace import run
-from headrace.catalog.connections import covered_by, is_loopback, manager_for, split_url
+from headrace.catalog.connections import covered_by, is_loopback, is_untrusted, manager_for, split_url
+from headrace.catalog.patience import Patience
 from headrace.catalog.refusals import refusal
 from headrace.catalog.retry import HEALS, Hold, asked_wait
 from headrace.catalog.shard import Broken
 from headrace.catalog.stop import Cover, Stopped, beat, current
-from headrace.errors import HeadraceError, NotAllowed, SpecError, Stalled, Unreachable, plain_url
+from headrace.errors import HeadraceError, NotAllowed, SpecError, Stalled, Unreachable, plain_url, shown
 
 CONNECT_SECONDS = 10.0
 MAX_REDIRECTS = 5
 CHUNK = 256 << 10
 MAX_DRAIN = 16 << 10
+STALLS = 4.0
+"""The time limit for a whole reply, in multiples of the limit for one silence in it."""
+SLOWEST = 4 << 10
+"""Bytes a second below which a large body counts as stalled."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEPT = ("x-repo-commit", "x-linked-etag", "x-linked-size")
@@ -41,7 +48,7 @@ class Reply:
     """The answer to a request. Its body is read once, by `chunks`, or not at all; it must be closed."""
 
     def __init__(
-        self, raw: urllib3.BaseHTTPResponse, url: str, cover: Cover, *, foreign: bool, stall_seconds: float
+        self, raw: urllib3.BaseHTTPResponse, url: str, cover: Cover, patience: Patience, *, foreign: bool
     ) -> None:
         self.status = raw.status
         self.headers: Mapping[str, str] = raw.headers
@@ -53,13 +60,27 @@ class Reply:
         """What the endpoint itself said about the file (commit, etag), also when it then sent us elsewhere."""
         self._raw = raw
         self._cover = cover
-        self._stall_seconds = stall_seconds
+        self._patience = patience
 
     def __repr__(self) -> str:
         return f"<Reply {self.status} from {plain_url(self.url)}>"
 
+    @property
+    def waited(self) -> float:
+        """Seconds that were spent waiting for it so far."""
+        return self._patience.waited
+
+    @property
+    def length(self) -> int | None:
+        """The number of bytes that are announced."""
+        return announced_length(self.headers)
+
     def chunks(self) -> Iterator[bytes]:
-        """The body as it arrives. `Broken` when it stops coming before its announced end."""
+        """The body as it arrives, however large it is. `Broken` when it stops coming before its announced end."""
+        self._patience.extend(SLOWEST)
+        yield from self._arriving()
+
+    def _arriving(self) -> Iterator[bytes]:
         got = 0
         try:
             while data := self._raw.read1(CHUNK, decode_content=False):
@@ -68,8 +89,8 @@ class Reply:
                 beat()
         except ReadTimeoutError:
             self._stopped()
-            silence = f"{self._stall_seconds:g} s of silence after {got:,} bytes of the body"
-            raise Broken(f"{silence} from {plain_url(self.url)}", error=Stalled) from None
+            why = f"{self._patience.why} after {got:,} bytes of the body from {plain_url(self.url)}"
+            raise Broken(why, error=Stalled) from None
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             self._stopped()
             why = f"the connection to {plain_url(self.url)} broke after {got:,} bytes of the body ({_kind(error)})"
@@ -79,21 +100,47 @@ class Reply:
         # An ended socket reads like the end of a body of unknown length.
         self._stopped()
 
-    def read(self, limit: int) -> bytes:
-        """The whole body, of at most `limit` bytes."""
-        body = bytearray()
-        for chunk in self.chunks():
-            body += chunk
-            if len(body) > limit:
+    def read(self, limit: int) -> bytearray:
+        """The whole body, of at most `limit` bytes after it was unpacked."""
+        packing = self.headers.get("content-encoding", "identity").strip().lower()
+        if packing not in ("", "identity", "gzip"):
+            self.close()
+            raise Broken(f"the body came with Content-Encoding {shown(packing)!r}, which was not asked for")
+        unpacker = zlib.decompressobj(wbits=31) if packing == "gzip" else None
+        body, got = bytearray(), 0
+        for chunk in self._arriving():
+            got += len(chunk)
+            body += chunk if unpacker is None else self._unpacked(unpacker, chunk, limit + 1 - len(body))
+            if max(got, len(body)) > limit:
                 self.close()
                 raise Unreachable(f"{plain_url(self.url)} is longer than the {limit:,} bytes that are accepted there")
-        return bytes(body)
+        if unpacker is not None and not unpacker.eof:
+            raise Broken(f"the body from {plain_url(self.url)} is packed by gzip and ends early")
+        return body
+
+    def _unpacked(self, unpacker: Any, chunk: bytes, most: int) -> bytes:
+        """What a part of the body holds, or the first `most` bytes of it: no more than that is ever unpacked."""
+        try:
+            data: bytes = unpacker.decompress(chunk, most)
+        except zlib.error:
+            self.close()
+            raise Broken(f"the body from {plain_url(self.url)} is packed by gzip and damaged") from None
+        if unpacker.unused_data:
+            self.close()
+            raise Broken(f"the body from {plain_url(self.url)} goes on after its end")
+        return data
 
     def drain(self) -> None:
-        """Read a short body to its end, so that the connection can be used again."""
-        length = self.headers.get("content-length", "")
-        if length.isdecimal() and int(length) <= MAX_DRAIN:
-            self._raw.drain_conn()
+        """Read a short body to its end, packed as it may be, so that the connection can be used again."""
+        left = MAX_DRAIN
+        if self.length is None or self.length > left:
+            return
+        try:
+            # A body in chunks may be of another length than it announces.
+            while left > 0 and (data := self._raw.read1(left, decode_content=False)):
+                left -= len(data)
+        except (HTTPError, HTTPException, OSError, ValueError):
+            self._raw.close()
 
     def close(self) -> None:
         self._cover.close()
@@ -124,12 +171,19 @@ class Transport:
     """Where a pause that the server asked for is shared with other processes."""
 
     def open(
-        self, url: str, what: str, *, start: int | None = None, stop: int | None = None, if_range: str | None = None
+        self,
+        url: str,
+        what: str,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        if_range: str | None = None,
+        api: bool = False,
     ) -> Reply:
         """A reply with a body of use: status 2xx, or 416. `what` names the thing asked for in errors."""
         hold = Hold(self.endpoint, self.hold_root)
         hold.wait()
-        reply = self.get(url, start=start, stop=stop, if_range=if_range)
+        reply = self.get(url, start=start, stop=stop, if_range=if_range, api=api)
         if reply.status == 403 and reply.foreign:
             # A signed address may have expired on its way; the endpoint gives a new one.
             reply.close()
@@ -145,17 +199,29 @@ class Transport:
             with_token = _may_carry_token(self.endpoint) and run.hub_token() is not None
             raise refusal(reply.status, reply.headers, what, self.endpoint, with_token)
 
-    def get(self, url: str, *, start: int | None = None, stop: int | None = None, if_range: str | None = None) -> Reply:
-        """One request, followed through redirects, whatever its status. `Broken` when there is no answer."""
-        headers = {"Accept-Encoding": "identity", "User-Agent": "headrace"}
+    def get(
+        self,
+        url: str,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        if_range: str | None = None,
+        api: bool = False,
+    ) -> Reply:
+        """One request, followed through redirects, whatever its status. `Broken` when there is no answer.
+
+        Files may lie on other hosts; an answer of the endpoint's own API (`api`) is taken from its own host only.
+        """
+        headers = {"Accept-Encoding": "gzip" if api else "identity", "User-Agent": "headrace"}
         if start is not None:
             headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        patience = Patience(self.stall_seconds, STALLS * self.stall_seconds)
         at_home = True
         first: dict[str, str] = {}
         for _ in range(MAX_REDIRECTS + 1):
             at_home = at_home and origin_of(url) == origin_of(self.endpoint)
             extra = self._for_home(if_range) if at_home else {}
-            reply = self._once(url, headers | extra, foreign=not at_home)
+            reply = self._once(url, headers | extra, patience, foreign=not at_home)
             if at_home:
                 first |= {name: reply.headers[name] for name in _KEPT if name in reply.headers}
                 if "etag" in reply.headers:
@@ -165,6 +231,11 @@ class Transport:
                 return reply
             with reply:
                 url = self._next(reply)
+                if api and not is_same_host(self.endpoint, url):
+                    raise Unreachable(
+                        f"{plain_url(reply.url)} redirects to another host, {plain_url(url)}, which is not followed: "
+                        f"only the endpoint itself says what a repo holds; check HF_ENDPOINT, or log in to this network"
+                    )
                 reply.drain()
         raise Unreachable(f"{plain_url(url)}: more than {MAX_REDIRECTS} redirects in a row; check HF_ENDPOINT")
 
@@ -191,12 +262,12 @@ class Transport:
             )
         return target
 
-    def _once(self, url: str, headers: dict[str, str], *, foreign: bool) -> Reply:
+    def _once(self, url: str, headers: dict[str, str], patience: Patience, *, foreign: bool) -> Reply:
         beat()
         cover = Cover()
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=self.stall_seconds)
         try:
-            with covered_by(cover):
+            with covered_by(cover, patience):
                 raw = manager_for(url).urlopen(
                     "GET", url, headers=headers, preload_content=False, retries=False, redirect=False, timeout=timeout
                 )
@@ -205,14 +276,28 @@ class Transport:
             beat()
             if not isinstance(error, HTTPError | HTTPException | OSError) or isinstance(error, HeadraceError):
                 raise
-            raise _no_answer(url, error, self.stall_seconds) from None
-        return Reply(raw, url, cover, foreign=foreign, stall_seconds=self.stall_seconds)
+            raise _no_answer(url, error, patience) from None
+        return Reply(raw, url, cover, patience, foreign=foreign)
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
     """Scheme, host and port."""
     parts = split_url(url)
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+
+
+def is_same_host(url: str, other: str) -> bool:
+    """Whether the other address is of the same origin, or of the same host after a change from http to https."""
+    upgrade = ("http", 80), ("https", 443)
+    (scheme, host, port), (other_scheme, other_host, other_port) = origin_of(url), origin_of(other)
+    ways = (scheme, port), (other_scheme, other_port)
+    return host == other_host and (ways[0] == ways[1] or ways == upgrade)
+
+
+def announced_length(headers: Mapping[str, str]) -> int | None:
+    """The Content-Length of a reply, where it has one that can be meant."""
+    found = re.fullmatch(r"[0-9]{1,18}", headers.get("content-length", "").strip())
+    return int(found[0]) if found else None
 
 
 def checked_endpoint(url: str) -> str:
@@ -231,13 +316,20 @@ def _may_carry_token(endpoint: str) -> bool:
     return parts.scheme == "https" or is_loopback(parts.hostname)
 
 
-def _no_answer(url: str, error: BaseException, stall_seconds: float) -> Exception:
+def client_token() -> bool | None:
+    """What the Hub's own client is told of the user's token: None, to use it, or False, where it must not travel."""
+    from huggingface_hub import constants
+
+    return None if _may_carry_token(constants.ENDPOINT) else False
+
+
+def _no_answer(url: str, error: BaseException, patience: Patience) -> Exception:
     where = plain_url(url)
     if isinstance(error, ReadTimeoutError):
-        return Broken(f"no answer from {where} for {stall_seconds:g} s", error=Stalled)
+        return Broken(f"no answer from {where}: {patience.why}", error=Stalled)
     if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         return Broken(f"no connection to {where} within {CONNECT_SECONDS:g} s")
-    if any(isinstance(inner, ssl.SSLCertVerificationError) for inner in (error, error.__cause__, *error.args)):
+    if is_untrusted(error):
         return Unreachable(f"the certificate of {where} is not trusted; for a private authority set SSL_CERT_FILE")
     return Broken(f"no answer from {where} ({_kind(error)})")
 

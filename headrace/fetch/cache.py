@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headrace.catalog.shard import Origin, Shard, safe_parts
+from headrace.catalog.shard import LONGEST_PATH, Origin, Shard, safe_parts
 from headrace.catalog.stop import Stop, beat, pause, stopped_by
 from headrace.errors import FetchError, HeadraceError, NoSpace, NotAllowed, SpecError, shown
 from headrace.fetch import sidecar
@@ -41,6 +41,8 @@ from headrace.locks import Lock
 log = logging.getLogger(__name__)
 
 TOP = "hf_shards"
+LONGEST_PLACE = LONGEST_PATH - 300
+"""Bytes of a path in the cache; the names of what lies next to a shard are longer than its own."""
 TRIES = 50
 """At a name that others take and give up at the same time."""
 Cleanup = Literal["auto", "keep"]
@@ -151,8 +153,7 @@ class ShardCache:
         there is a limit, those stay within it for a later pass."""
         if not self._top.is_dir():
             return
-        if self._leases.folder.is_dir():
-            self._leases.sweep()
+        self.forget_dead()
         for folder, _, names in os.walk(self._top):
             beat()
             for name in names:
@@ -167,6 +168,10 @@ class ShardCache:
         if passed and self.cleanup == "auto" and self.limit is None:
             self._remove_passed()
         self._room.keep()
+
+    def forget_dead(self) -> bool:
+        """Remove leases, marks and locks of dead processes. True if there were any of the first two."""
+        return self._leases.folder.is_dir() and self._leases.sweep()
 
     def _remove_passed(self) -> None:
         """Remove the shards that readers passed, or were ended at."""
@@ -241,10 +246,13 @@ class ShardCache:
         base = self._top.joinpath(*parts)
         place = base.joinpath(*safe_parts(shard.path))
         commit = str(getattr(shard.origin, "commit", "")) or hashlib.sha256(shard.origin.name.encode()).hexdigest()
-        yield place
-        yield place.parent / f".rev-{commit[:8]}" / place.name
         whole = hashlib.sha256(f"{shard.origin.name}|{shard.path}|{shard.etag}|{commit}".encode()).hexdigest()
-        yield base / f".rev-{whole[:16]}" / place.name
+        places = (
+            place,
+            place.parent / f".rev-{commit[:8]}" / place.name,
+            base / f".rev-{whole[:16]}" / place.name,
+        )
+        yield from (one for one in places if len(os.fsencode(one)) <= LONGEST_PLACE)
 
     def _settle(self, shard: Shard) -> Path:
         """A place whose name is taken for this content, by us or by others before us."""
@@ -438,8 +446,7 @@ class ShardCache:
         return self._leases.remove(self._key(place), unlink, but)
 
     def _remove_stale(self, part: Path) -> None:
-        there = _lstat(part)
-        if there is not None and is_orphan(part, there.st_mtime):
+        if is_orphan(part, elsewhere=True):
             remove_quietly(part, self._files)
 
 
@@ -447,12 +454,12 @@ def _lstat(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE):
             return None
         raise
 
 
 def _no_name(shard: Shard) -> FetchError:
     return FetchError(
-        f"{shard}: every name it could have in the cache is taken by something else; use another cache_dir"
+        f"{shard}: every name it could have in the cache is too long or taken by something else; use another cache_dir"
     )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.catalog.shard import Shard
 from headrace.errors import NoSpace
@@ -77,39 +78,50 @@ class Room:
 
     def free(self, needed: int, *, ahead: bool) -> int:
         """Remove files, those that are needed least and were unused for longest first, until so many bytes are free."""
-        return self._free(needed, self._sizes(), YIELDING[:2] if ahead else YIELDING)
+        return self._free(needed, self._files(), YIELDING[:2] if ahead else YIELDING)
 
     def _lacking(self) -> int:
         """How much would be over the limit if all went that nobody reads or has fetched ahead."""
         assert self._limit is not None
-        return sum(n for place, n in self._sizes().items() if self._in_use(place, YIELDING[1])) - self._limit
+        return sum(file.size for file in self._files() if self._in_use(file.place, YIELDING[1])) - self._limit
 
     def _reduce(self, grades: tuple[tuple[Grade, ...], ...]) -> int:
         """Remove what is over the limit; gives how much still is."""
         assert self._limit is not None
-        sizes = self._sizes()
-        over = sum(sizes.values()) - self._limit
-        return over - self._free(over, sizes, grades) if over > 0 else 0
+        files = self._files()
+        over = sum(file.size for file in files) - self._limit
+        return over - self._free(over, files, grades) if over > 0 else 0
 
-    def _free(self, needed: int, sizes: dict[Path, int], grades: tuple[tuple[Grade, ...], ...]) -> int:
-        freed, places = 0, sorted(sizes, key=sidecar.last_use)
+    def _free(self, needed: int, files: list[_File], grades: tuple[tuple[Grade, ...], ...]) -> int:
+        freed = 0
+        waiting = sorted((file for file in files if file.is_whole), key=lambda file: sidecar.last_use(file.place))
         for yielding in grades:
-            for place in places:
-                if freed >= needed:
-                    return freed
-                if os.path.lexists(place) and self._remove(place, yielding):
-                    freed += sizes[place]
+            stay = []
+            for file in waiting:
+                # One that is gone by now counts too: another that makes room at the same time has removed it.
+                if freed < needed and (not os.path.lexists(file.place) or self._remove(file.place, yielding)):
+                    freed += file.size
+                else:
+                    stay.append(file)
+            waiting = stay
         return freed
 
-    def _sizes(self) -> dict[Path, int]:
-        """Bytes of each file of ours, and of those that somebody is fetching now."""
-        sizes = {}
+    def _files(self) -> list[_File]:
+        """The files of ours, and those that somebody is fetching now."""
+        files = []
         for place, known in sidecar.walk(self._top):
             if not known.ours:
                 continue
             try:
-                sizes[place] = place.lstat().st_size
+                files.append(_File(place, place.lstat().st_size, is_whole=True))
             except OSError:
                 if self._in_use(place, ()):
-                    sizes[place] = max(known.size, 0)
-        return sizes
+                    files.append(_File(place, max(known.size, 0), is_whole=False))
+        return files
+
+
+class _File(NamedTuple):
+    place: Path
+    size: int
+    is_whole: bool
+    """Whether it lies there; it is being fetched otherwise."""

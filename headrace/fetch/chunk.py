@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace.address import Address, Row
 from headrace.catalog.soundness import said
 from headrace.errors import DataError, HeadraceError, shown
+from headrace.fetch.memory import MemoryUse
 from headrace.fetch.plan import Chunk
 from headrace.fetch.values import slices_of, taken, to_python
 
@@ -71,13 +72,19 @@ class OpenChunk:
         self._data, self._is_ordered = data, in_order
         self._picked = 0
         most = chunk.rows if in_order else SEGMENT_ROWS
-        self._step = max(1, min(most, SEGMENT_BYTES * chunk.rows // max(chunk.nbytes, 1)))
+        nbytes = 0 if isinstance(data, list) else data.get_total_buffer_size()
+        self._step = max(1, min(most, SEGMENT_BYTES * chunk.rows // max(chunk.nbytes, nbytes, 1)))
+        # The rows that are given out next are in memory a second time. A large text may grow: one character of four
+        # bytes, and Python has four for each.
+        factor = 4 if self._step == 1 and nbytes else 1
+        self._memory = MemoryUse(nbytes + factor * nbytes * self._step // max(chunk.rows, 1))
         self._at = -1
         self._feed: Iterator[Row] = iter(())
 
     def close(self) -> None:
         """Let go of the data now: the feed and we hold each other, and the garbage collector may take its time."""
         self._data, self._feed, self._at = None, iter(()), -1
+        self._memory.release()
 
     @property
     def label(self) -> str:

@@ -12,15 +12,16 @@ import logging
 import os
 import re
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.catalog.retry import RETRY, rest
+from headrace.catalog.retry import Tries
 from headrace.catalog.shard import Broken, Restart, Shard
 from headrace.catalog.stop import Stop, beat, stopped_by
 from headrace.errors import FetchError, HeadraceError, Integrity, NoSpace, shown
+from headrace.fetch import heartbeat
+from headrace.fetch.heartbeat import Sign, is_silent
 from headrace.files import (
     PART,
     REAL,
@@ -41,9 +42,8 @@ log = logging.getLogger(__name__)
 WRONG_HASHES = 3
 """So many whole downloads with wrong bytes end the attempt."""
 BLOCK = 1 << 20
-ELSEWHERE_SECONDS = 24 * 3600.0
-"""What belongs to another machine, whose processes we cannot see, counts while it was touched within this time."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+GONE = (errno.ENOENT, errno.ESTALE)
 
 
 def download(
@@ -61,7 +61,7 @@ def download(
     `on_progress` is told the number of bytes there are. When the disk is full, `make_room` is asked once to free the
     number of bytes that are missing, and says whether it freed any. `mark` is called with the whole file, open.
     """
-    part = _Part(shard, target, files)
+    part, was_lost = _Part(shard, target, files), False
     with stopped_by(stop):
         while True:
             try:
@@ -75,6 +75,12 @@ def download(
                 if error.errno in FULL and make_room is not None and make_room(part.missing()):
                     make_room = None
                     part.rewind()
+                    continue
+                if error.errno in GONE and not was_lost:
+                    log.warning("%s: its partial file was removed; downloading it again", shard)
+                    was_lost = True
+                    part.discard()
+                    part = _Part(shard, target, files)
                     continue
                 part.discard()
                 raise explained(error, shard, target) from error
@@ -110,24 +116,24 @@ def part_mark(shard: Shard) -> str:
     return hashlib.blake2b(f"{shard.path}|{identity(shard)}".encode(), digest_size=8).hexdigest()
 
 
-def is_orphan(part: Path, touched: float | None = None) -> bool:
-    """Whether a partial file belongs to a process that is gone.
+def is_orphan(part: Path, elsewhere: bool = False) -> bool:
+    """Whether a partial file belongs to a process that is gone. `elsewhere`: also to one of another machine.
 
-    Of another machine's process nothing is known; with its time of change given, it is gone after a day of silence.
+    Such a file may be removed, and is never taken over: its process may have been suspended, and write to it again.
     """
     try:
         alive = lives(part_owner(part), part)
     except ValueError:
         alive = None
     if alive is None:
-        return touched is not None and time.time() - touched > ELSEWHERE_SECONDS
+        return elsewhere and is_silent(part)
     return not alive
 
 
 def _fill(part: _Part, on_progress: Callable[[int], None] | None) -> None:
     """Get all bytes into the partial file, and see that they are the right ones."""
     shard = part.shard
-    failures = restarts = wrong = 0
+    tries, restarts, wrong = Tries(str(shard)), Tries(str(shard)), 0
     while True:
         before = part.size
         try:
@@ -139,15 +145,13 @@ def _fill(part: _Part, on_progress: Callable[[int], None] | None) -> None:
                         on_progress(part.size)
                 part.check_size()
         except Restart as why:
-            restarts += 1
             part.restart()
-            rest(Broken(f"{why}, so it starts again from zero"), restarts, str(shard))
+            restarts.failed(Broken(f"{why}, so it starts again from zero", wrong=True))
             continue
         except Broken as broken:
             # With all bytes there, the rest of the conversation does not matter.
             if not part.is_full():
-                failures = RETRY.failures(failures, part.size - before, shard.size - before)
-                rest(broken, failures, str(shard))
+                tries.failed(broken, part.size - before, shard.size - before)
                 continue
         got = part.digest()
         if got is None or got == shard.etag:
@@ -175,6 +179,7 @@ class _Part:
         self._path = unique_part(target.with_name(_short(target.name)), self._mark)
         self._fd = -1
         self._named = False
+        self._sign: Sign | None = None
         self._hash = _hasher(shard.etag, shard.size)
 
     def open(self) -> None:
@@ -189,6 +194,7 @@ class _Part:
                 self._adopt(orphan)
         if self._fd < 0:
             self._fd = self._files.create(self._path)
+        self._sign = heartbeat.hold(self._path)
 
     def write(self, chunk: bytes) -> None:
         self._files.write(self._fd, chunk)
@@ -233,6 +239,7 @@ class _Part:
                 mark(self._files, self._fd)
             self._files.fsync(self._fd)
             self._files.seal(self._fd)
+            self._drop()
             self._files.rename(self._path, self._target)
             self._named = True
         self._files.fsync_dir(self._target.parent)
@@ -246,8 +253,14 @@ class _Part:
             remove_quietly(self._path, self._files)
 
     def _close(self) -> None:
+        self._drop()
         fd, self._fd = self._fd, -1
         self._files.close(fd)
+
+    def _drop(self) -> None:
+        if self._sign is not None:
+            heartbeat.drop(self._sign)
+            heartbeat.wait_for_end()
 
     def _orphans(self) -> list[Path]:
         """Partial files of dead processes with our content, largest first. Those of older contents are removed."""

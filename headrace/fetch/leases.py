@@ -19,15 +19,16 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from headrace.catalog.stop import pause
-from headrace.fetch.download import ELSEWHERE_SECONDS
-from headrace.files import Files, lives, process_tag, remove_quietly
+from headrace.fetch import heartbeat
+from headrace.fetch.heartbeat import Sign, is_owner_alive
+from headrace.files import Files, process_tag, remove_quietly
 from headrace.locks import Lock
 
 POLL_SECONDS = 0.05
 REMOVAL_SECONDS = 5.0
 """A removal that takes longer between mark and unlink gives up. Whoever waits for one waits twice as long."""
 MARK_SECONDS = 60.0
-"""So long a mark of another machine counts: its removal is long over then."""
+"""A mark of another machine that was seen unchanged for this long does not count: its removal is over."""
 REMOVING = ".rm"
 LOCK = ".lock"
 
@@ -62,13 +63,15 @@ class Lease:
         self.grade = Grade.READ
         self._pid = os.getpid()
         self._holder = holder
-        self._forgotten = weakref.finalize(self, _forget, file, self._pid)
+        self._hold()
 
     def release(self, keep: bool = False) -> None:
         """Let go of the file; unless `keep`, it may be removed. The second time does nothing."""
         # A forked child has a copy of the object, not of the right.
         if self._forgotten.detach() and self._pid == os.getpid() and self._holder is not None and self.file is not None:
+            self._drop()
             self._holder.released(self.path, self.file, keep)
+            heartbeat.wait_for_end()
 
     def turn(self, grade: Grade) -> None:
         """Need the file less from here on. To need it more again takes another lease: it may be gone by then."""
@@ -76,18 +79,25 @@ class Lease:
             return
         if grade is Grade.READ or self.grade in (grade, Grade.KEPT):
             return
+        self._drop()
         self.file = self._holder.turned(self.file, grade)
         self.grade = Grade.of(self.file.name) or Grade.READ
         self._forgotten.detach()
-        self._forgotten = weakref.finalize(self, _forget, self.file, self._pid)
+        self._hold()
 
-    def touch(self) -> None:
-        """Show other machines that this lease is still meant."""
-        if self.file is not None:
-            try:
-                os.utime(self.file)
-            except OSError:
-                pass  # whoever removed the cache folder has ended the lease too
+    @property
+    def is_lost(self) -> bool:
+        """Whether other machines took this process for dead and ended the lease: its file may be gone. To go on with
+        it takes another lease."""
+        return self._sign is not None and self._pid == os.getpid() and heartbeat.is_lost(self._sign)
+
+    def _hold(self) -> None:
+        self._sign = None if self.file is None else heartbeat.hold_empty(self.file)
+        self._forgotten = weakref.finalize(self, _forget, self._sign, self._pid)
+
+    def _drop(self) -> None:
+        if self._sign is not None:
+            heartbeat.drop(self._sign)
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +152,7 @@ class Leases:
 
     def remove(self, key: str, unlink: Callable[[], None], but: Collection[Grade] = ()) -> bool:
         """Call `unlink`, unless somebody has a lease, `but` for some grades. True if it was called."""
-        began = time.monotonic()
+        began = _now()
         mark = self.folder / f"{key}.{process_tag()}.{next(_numbers)}{REMOVING}"
         try:
             self._files.close(self._files.create(mark))
@@ -150,7 +160,7 @@ class Leases:
             return False  # without a mark it is not safe, so the file stays
         try:
             # Having slept in between, we may have been waited for in vain.
-            free = not self.in_use(key, but) and time.monotonic() - began < REMOVAL_SECONDS
+            free = not self.in_use(key, but) and _now() - began < REMOVAL_SECONDS
             if free:
                 unlink()
             return free
@@ -160,13 +170,15 @@ class Leases:
     def lock(self, key: str) -> Lock:
         return Lock(self.folder / f"{key}{LOCK}")
 
-    def sweep(self) -> None:
-        """Remove what dead processes left here."""
+    def sweep(self) -> bool:
+        """Remove what dead processes left here. True if there was a lease or a mark among it."""
+        num_dead = 0
         for path in self._entries(""):
             if path.suffix == LOCK:
                 Lock(path).remove_if_free()
             else:
-                self._lives(path)
+                num_dead += not self._lives(path)
+        return num_dead > 0
 
     def _entries(self, key: str) -> Iterator[Path]:
         with os.scandir(self.folder) as entries:
@@ -176,19 +188,20 @@ class Leases:
     def _lives(self, path: Path) -> bool:
         fields = path.name.removesuffix(REMOVING).split(".")
         try:
-            alive = lives(".".join(fields[1:4]), path)
-            if alive is None:
-                patience = MARK_SECONDS if path.suffix == REMOVING else ELSEWHERE_SECONDS
-                alive = abs(time.time() - path.lstat().st_mtime) < patience
+            alive = is_owner_alive(".".join(fields[1:4]), path, MARK_SECONDS if path.suffix == REMOVING else None)
         except ValueError:
             return False  # not a name of ours
-        except FileNotFoundError:
-            return False
         if not alive:
             remove_quietly(path, self._files)
         return alive
 
 
-def _forget(file: Path | None, pid: int) -> None:
-    if file is not None and pid == os.getpid():
-        remove_quietly(file)
+def _forget(sign: Sign | None, pid: int) -> None:
+    if sign is not None and pid == os.getpid():
+        heartbeat.drop(sign)
+        remove_quietly(sign.path)
+
+
+def _now() -> float:
+    """Seconds on a clock that nobody sets, and that does not stand still while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

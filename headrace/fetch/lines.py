@@ -292,6 +292,10 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
         seen.add(key)
 
 
+_KINDS = {str: "a string", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
+"""No message quotes a line: the file may be a link to one that has nothing to do with the data."""
+
+
 def _decode_slowly(decode: Any, text: str) -> tuple[Any, int]:
     """For a line that does not begin with a brace."""
     begin = len(text) - len(text.lstrip(" \t\r"))
@@ -303,9 +307,7 @@ def _decode_slowly(decode: Any, text: str) -> tuple[Any, int]:
         raise _Refused("begins with a byte order mark, which only the start of a file may have; remove it", begin)
     value, end = decode(text, begin)
     if not isinstance(value, dict):
-        raise _Refused(
-            f'is {_excerpt(text, begin)}, not an object; one object per line, such as {{"text": ...}}', begin
-        )
+        raise _Refused(f'is {_KINDS[type(value)]}, not an object; one object per line, such as {{"text": ...}}', begin)
     return value, end
 
 
@@ -322,18 +324,14 @@ def _explain(number: int, line: bytes, error: Exception) -> _BadLine:
     if at >= len(text.rstrip()):
         why = "the line ends inside the object; one object per line: a pretty-printed file becomes that with jq -c ."
     else:
-        why = f"{error.msg}: {_excerpt(text, at)}"
+        why = f"{error.msg.partition(':')[0]}, in a line of {len(text)} characters; correct the line, or remove it"
     return _BadLine(number, len(text[:at].encode()), f"is not JSON, column {at + 1}: {why}")
 
 
-def _excerpt(text: str, at: int) -> str:
-    return repr(shown(text[at : at + 40].rstrip("\r"), 40))
-
-
 def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
-    around = line[max(error.start - 10, 0) : error.start + 10]
     return (
-        f"is not UTF-8: {error.reason} at {shown(around)}; convert the file, for example with iconv -f latin1 -t UTF-8"
+        f"is not UTF-8: {error.reason} at byte {error.start + 1} of its {len(line)}; convert the file, for example "
+        f"with iconv -f latin1 -t UTF-8"
     )
 
 

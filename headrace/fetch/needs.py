@@ -21,8 +21,10 @@ from pathlib import Path
 
 from headrace.catalog.shard import Shard
 from headrace.errors import HeadraceError
-from headrace.fetch.download import ELSEWHERE_SECONDS, is_hash
-from headrace.files import Files, lives, make_private_folder, process_tag, put_json, read_whole, remove_quietly
+from headrace.fetch import heartbeat
+from headrace.fetch.download import is_hash
+from headrace.fetch.heartbeat import Sign, is_owner_alive
+from headrace.files import Files, make_private_folder, process_tag, put_json, read_whole, remove_quietly
 
 FORMAT = 1
 KEPT_SECONDS = 30 * 24 * 3600.0
@@ -51,6 +53,8 @@ class _Noted:
     """None: this process has returned no state."""
     begun: dict[int, frozenset[str]] = field(default_factory=dict)
     """Per reader."""
+    sign: Sign | None = None
+    """While there are readers: what they need counts while this process lives."""
 
 
 _NOTED: dict[Path, _Noted] = {}
@@ -94,6 +98,10 @@ class Need:
 
     def _write(self, path: Path, noted: _Noted) -> None:
         begun = frozenset().union(*noted.begun.values())
+        if not begun and noted.sign is not None:
+            heartbeat.drop(noted.sign)
+            heartbeat.wait_for_end()
+            noted.sign = None
         if not noted.saved and not begun:
             remove_quietly(path, self._files)
             return
@@ -102,13 +110,15 @@ class Need:
             make_private_folder(self._folder.parent)
             self._folder.mkdir(mode=0o700, exist_ok=True)
             put_json(path, value, self._files)
+        if begun and noted.sign is None:
+            noted.sign = heartbeat.hold(path, lambda: self._write(path, noted))
 
     def _supersede(self, own: Path) -> None:
         """Remove what ended processes left of this run: of the same part of it, or of another number of parts."""
         parts = self._name.rpartition("-")[2]
         for path in _entries(self._folder, self._run):
             name = path.name.partition(".")[0]
-            if path != own and (name == self._name or name.rpartition("-")[2] != parts) and _lives(path) is False:
+            if path != own and (name == self._name or name.rpartition("-")[2] != parts) and not _lives(path):
                 remove_quietly(path, self._files)
 
 
@@ -159,12 +169,6 @@ def _read(path: Path) -> tuple[set[str], set[str]]:
     return set(map(str, value["saved"])), set(map(str, value["begun"]))
 
 
-def _lives(path: Path) -> bool | None:
-    """Whether the process that wrote it lives; one of another machine does while the file is young."""
-    fields = path.name.split(".")
-    alive = lives(".".join(fields[1:4]), path)
-    if alive is None:
-        with suppress(OSError):
-            return abs(time.time() - path.lstat().st_mtime) < ELSEWHERE_SECONDS
-        return False
-    return alive
+def _lives(path: Path) -> bool:
+    """Whether the process that wrote it lives. One of another machine is heard only while it has readers."""
+    return is_owner_alive(".".join(path.name.split(".")[1:4]), path)

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.catalog.filelike import FileLike
-from headrace.catalog.footer import Leaf, check_num_values, digest_of, footer_bytes, leaves, parse_footer
+from headrace.catalog.footer import Leaf, check_num_values, footer_bytes, leaves, parse_footer, top_of
 from headrace.catalog.local import LocalOrigin, open_listed
 from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
-from headrace.catalog.soundness import AGAIN, require_sound, said
+from headrace.catalog.soundness import AGAIN, require_codecs, said
 from headrace.catalog.stored import as_stored
+from headrace.catalog.thrift import Malformed
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.few_files import forget, in_use, make_room
+from headrace.fetch.memory import MemoryBudget, MemoryUse
+from headrace.fetch.pages import Window
 from headrace.fetch.plan import Chunk
+from headrace.fetch.values import check_dictionaries
+from headrace.fetch.weight import ColumnWeight, Form, GroupWeight, Part, Rows, kept_of, to_be_coded
 
 MAX_RATIO = 200
 MIN_CAP = 1 << 30
 """A row group that decompresses to more than this and to more than 200 times its size is refused."""
 PAGES = 1 << 20
+FEW_ROWS = 4
+"""Read at a time where they were not weighed, to find the column that cannot be read."""
+HOLE, LARGEST_SPAN = 8 << 10, 32 << 20
+"""Columns that lie so near each other are read by range together, up to so many bytes."""
 DICTIONARY_BYTES = 8
 """A dictionary column with no more bytes per value is read as one: the footer counts each of its values only once."""
 
@@ -29,11 +39,22 @@ DICTIONARY_BYTES = 8
 class ParquetReader:
     """The chunks of one shard. Slices of a large row group are served by one pass while they are asked for in order."""
 
-    def __init__(self, shard: Shard, path: Path | None, columns: list[str] | None, digest: str = "") -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        path: Path | None,
+        columns: list[str] | None,
+        digest: str = "",
+        *,
+        budget: MemoryBudget,
+    ) -> None:
         """`path`: the shard on disk; None: its bytes are read by range from where it lies. `digest`: of its footer, as
-        it was found to be sound."""
+        it was found to be sound. `budget`: what chunks may take in memory."""
         self.shard, self.columns, self._path, self._digest = shard, columns, path, digest
+        self._budget = budget
         self._ranges: _RangeFile | None = None
+        self._spans: list[tuple[int, bytes]] = []
+        """What was read by range of the row group at hand."""
         self._pages: Any = None
         self._leaves: list[tuple[int, Leaf]] = []
         self._dictionaries: list[str] = []
@@ -53,7 +74,10 @@ class ParquetReader:
         self._names = list(self._file.schema_arrow.names)
         self._is_resting = False
         self._checked = -1
+        self._weight = GroupWeight([], 0, check_codecs=lambda: None)
+        self._known_forms: list[Form] | None = None
         self._group = -1
+        self._step = 0
         self._next = 0
         self._batches: Iterator[Any] = iter(())
         self._left: Any = None
@@ -88,6 +112,7 @@ class ParquetReader:
         self.columns = columns
         self._leaves = [(c, leaf) for c, leaf in self._leaves if _is_read(leaf, columns)]
         self._dictionaries = [name for name in self._dictionaries if name in columns]
+        self._checked, self._known_forms = -1, None
 
     def read(self, chunk: Chunk) -> Any:
         """The rows of a chunk in file order, as one RecordBatch."""
@@ -118,10 +143,12 @@ class ParquetReader:
         self._is_resting = False
 
     def _read(self, chunk: Chunk) -> Any:
+        memory = MemoryUse()
         try:
             self._check_group(chunk.group)
+            memory.change(self._weigh(chunk))
             batch = self._batch(chunk)
-            _check_dictionaries(batch, self._dictionaries)
+            check_dictionaries(batch)
         except BaseException as error:
             self._group = -1
             if self._ranges is not None and (cause := self._ranges.taken_error()) is not None:
@@ -130,6 +157,8 @@ class ParquetReader:
                 raise
             self._check_plain()
             raise self._explained(chunk.group, error) from error
+        finally:
+            memory.release()
         self._check_plain()
         if batch.num_rows != chunk.rows:
             at = _offset(self._file.metadata, chunk.group, 0)
@@ -143,11 +172,14 @@ class ParquetReader:
         forget(self)
         self._close_files()
 
-    def _close_files(self) -> None:
+    def _end_pass(self) -> None:
         self._batches, self._left, self._group = iter(()), None, -1
         if self._pages is not None:
             self._pages.close(force=True)
             self._pages = None
+
+    def _close_files(self) -> None:
+        self._end_pass()
         self._file.close(force=True)
         self._let_go()
 
@@ -161,19 +193,14 @@ class ParquetReader:
 
     def _open_checked(self) -> tuple[Any, Any]:
         """The file, once its footer is known to be sound, and that footer."""
-        shard, path = self.shard, self._path
-        meta = self._known_footer() if path is not None else self._remote_footer()
+        shard = self.shard
+        footer = footer_bytes(shard, None if self._plain is None else self._plain.read_bytes)
+        meta = parse_footer(shard, footer, sound=self._digest)
         try:
-            file = self._open(meta, [])
-            if meta is None:
-                meta = file.metadata
-                require_sound(shard, meta)
             found = list(enumerate(leaves(shard, meta)))
             self._leaves = [(c, leaf) for c, leaf in found if _is_read(leaf, self.columns)]
             self._dictionaries = _dictionaries(meta, self._leaves)
-            if self._dictionaries:
-                file.close(force=True)
-                file = self._open(meta, self._dictionaries)
+            file = self._open(meta, self._dictionaries)
         except HeadraceError:
             raise
         except _arrow_errors() as error:
@@ -181,27 +208,13 @@ class ParquetReader:
             raise DataError(f"{shard}: its footer cannot be read: {said(error)}; it is damaged: {AGAIN}") from error
         return file, meta
 
-    def _known_footer(self) -> Any:
-        """The footer of the file on disk, if it is the one that was found to be sound."""
-        if not self._digest or self._plain is None:
-            return None
-        try:
-            footer = footer_bytes(self.shard, self._plain.read_bytes)
-        except HeadraceError:
-            return None  # opening it says what is wrong
-        return parse_footer(self.shard, footer, sound=self._digest) if digest_of(footer) == self._digest else None
-
-    def _remote_footer(self) -> Any:
-        footer = footer_bytes(self.shard)
-        return parse_footer(self.shard, footer, sound=self._digest)
-
     def _open(self, meta: Any, dictionaries: list[str], buffer_size: int = 0) -> Any:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         # Not mapped into memory: a file that shrinks under a map is a SIGBUS.
         if self._path is None:
-            self._ranges = _RangeFile(self.shard)
+            self._ranges = _RangeFile(self.shard, self._spans)
             source = pa.PythonFile(self._ranges, mode="r")
         else:
             source = pa.OSFile(os.fsencode(self._plain.open_path if self._plain is not None else self._path))
@@ -209,7 +222,7 @@ class ParquetReader:
             source,
             metadata=meta,
             read_dictionary=dictionaries or None,
-            pre_buffer=self._path is None,
+            pre_buffer=False,
             buffer_size=buffer_size,
             page_checksum_verification=True,
         )
@@ -229,10 +242,10 @@ class ParquetReader:
         """What is read of a row group lies inside the file, has a value for each row, and is no bomb."""
         if group == self._checked:
             return
-        found, size = self._file.metadata.row_group(group), self.shard.size
+        found, size = self._meta.row_group(group), self.shard.size
         packed = plain = 0
-        for c, leaf in self._leaves:
-            column = found.column(c)
+        columns, spans = [found.column(c) for c, _ in self._leaves], []
+        for (_, leaf), column in zip(self._leaves, columns, strict=True):
             check_num_values(self.shard, leaf, group, column.num_values, found.num_rows)
             start = column.dictionary_page_offset or column.data_page_offset
             stop = start + column.total_compressed_size
@@ -241,6 +254,7 @@ class ParquetReader:
                     f"{self.shard}: column {shown(leaf.path)!r} of row group {group} claims bytes {start} to {stop} of "
                     f"a file of {size}; it is damaged: {AGAIN}"
                 )
+            spans.append((start, stop))
             packed += column.total_compressed_size
             plain += column.total_uncompressed_size
         if plain > max(MAX_RATIO * packed, MIN_CAP):
@@ -249,7 +263,85 @@ class ParquetReader:
                 f"bomb; if they should, write the file with smaller row groups, or leave a column out: "
                 f"headrace.rows(..., columns=[...])"
             )
+        if self._path is None:
+            self._spans[:] = [(start, self.shard.origin.read(self.shard, start, stop)) for start, stop in merged(spans)]
+        read = Window(self._bytes)
+        pairs = zip(self._forms, columns, strict=True)
+        check = partial(require_codecs, self._meta, group, self.columns)
+        weights = [ColumnWeight(form, read, column) for form, column in pairs]
+        self._weight = GroupWeight(weights, self._budget.nbytes // 2, check)
         self._checked = group
+
+    @property
+    def _forms(self) -> list[Form]:
+        """Of the columns that are read."""
+        if self._known_forms is None:
+            kinds = {field.name: field.type for field in self._file.schema_arrow}
+            schema = self._meta.schema
+            self._known_forms = [
+                Form(leaf, schema.column(c), kinds[top_of(leaf.path, kinds)]) for c, leaf in self._leaves
+            ]
+        return self._known_forms
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        """Of the file, as far as it goes."""
+        stop = min(stop, self.shard.size)
+        if self._plain is not None:
+            return self._plain.read_bytes(start, stop)
+        return span_bytes(self._spans, start, stop) or self.shard.origin.read(self.shard, start, stop)
+
+    def _weigh(self, chunk: Chunk) -> int:
+        """What a chunk may take in memory. Where that is too much, values are left in their dictionaries."""
+        preferred, heaviest = self._budget.preferred(), 0
+        for rows in self._decoded_for(chunk):
+            try:
+                parts = self._weight.of(rows, preferred)
+            except Malformed as error:
+                self._check_plain()
+                raise self._damaged(chunk.group, error) from error
+            chosen, total = to_be_coded(parts, set(self._dictionaries), preferred)
+            if total > preferred and total > (most := self._budget.most()):
+                raise self._too_heavy(chunk.group, rows.num_rows, parts, total, most)
+            if chosen:
+                self._read_coded(chosen)
+            heaviest = max(heaviest, kept_of(parts, self._dictionaries))
+        return heaviest
+
+    def _damaged(self, group: int, error: Malformed) -> DataError:
+        column = self._weight.at
+        assert column is not None
+        return DataError(
+            f"{self.shard}, row group {group}, column {shown(column.leaf.path)!r} at offset {column.offset}: it is "
+            f"damaged: {error}; {AGAIN}"
+        )
+
+    def _decoded_for(self, chunk: Chunk) -> Iterator[Rows]:
+        """The rows that are decoded to get at a chunk, in one go after another."""
+        rows = self._meta.row_group(chunk.group).num_rows
+        if chunk.skip == 0 and chunk.rows >= rows:
+            yield Rows(0, rows, is_slice=False)
+            return
+        is_next = chunk.group == self._group and chunk.skip >= self._next
+        step = self._step if is_next else chunk.rows
+        for first in range(self._next // step * step if is_next else 0, chunk.skip + chunk.rows, step):
+            yield Rows(first, min(step, rows - first), is_slice=True)
+
+    def _read_coded(self, paths: set[str]) -> None:
+        """From here on the values of these columns stay in dictionaries."""
+        self._dictionaries = sorted({*self._dictionaries, *paths})
+        self._end_pass()
+        self._file.close(force=True)
+        self._file = self._open(self._meta, self._dictionaries)
+
+    def _too_heavy(self, group: int, rows: int, parts: list[Part], total: int, most: int) -> DataError:
+        worst = max(parts, key=lambda part: min(part.plain, part.coded))
+        return DataError(
+            f"{self.shard}, row group {group}, column {shown(worst.path)!r}: {rows:,} rows take up to {total:,} bytes "
+            f"in memory, {min(worst.plain, worst.coded):,} of them this column, and they may take {max(most, 0):,}: "
+            f"other chunks hold {self._budget.in_use():,} and the budget is {self._budget.nbytes:,} "
+            f"(HEADRACE_MEMORY_BYTES). Raise it, "
+            f"lower pool_chunks, leave the column out (columns=[...]), or write the file with smaller row groups"
+        )
 
     def _explained(self, group: int, error: Exception) -> DataError:
         """pyarrow's error with the file and the place in front: where it can be found out, the column."""
@@ -270,8 +362,9 @@ class ParquetReader:
         if self._path is None:
             return None, error
         try:
+            file = self._open(self._meta, self._dictionaries, buffer_size=PAGES)
             for name in self.columns or self._file.schema_arrow.names:
-                for _ in self._file.iter_batches(1000, row_groups=[group], columns=[name], use_threads=False):
+                for _ in file.iter_batches(FEW_ROWS, row_groups=[group], columns=[name], use_threads=False):
                     pass
         except _arrow_errors() as cause:
             return name, cause
@@ -281,7 +374,7 @@ class ParquetReader:
         import pyarrow as pa
 
         if chunk.group != self._group or chunk.skip < self._next:
-            self._group, self._next, self._left = chunk.group, 0, None
+            self._group, self._next, self._left, self._step = chunk.group, 0, None, chunk.rows
             # The dataset's own slice length would do too; batches are cut to what is asked for below.
             self._batches = self._by_pages().iter_batches(
                 chunk.rows, row_groups=[chunk.group], columns=self.columns, use_threads=False
@@ -309,9 +402,10 @@ class ParquetReader:
 class _RangeFile(FileLike):
     """A shard that is not on disk as a file that can be read from."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, spans: list[tuple[int, bytes]]) -> None:
+        """`spans`: what was already read of it."""
         super().__init__(shard.size)
-        self._shard = shard
+        self._shard, self._spans = shard, spans
         self._error: BaseException | None = None
 
     def taken_error(self) -> BaseException | None:
@@ -322,7 +416,9 @@ class _RangeFile(FileLike):
     def read(self, size: int = -1) -> bytes:
         stop = self.size if size < 0 else min(self.at + size, self.size)
         try:
-            data = self._shard.origin.read(self._shard, self.at, stop) if stop > self.at else b""
+            data = span_bytes(self._spans, self.at, stop)
+            if len(data) < stop - self.at:
+                data += self._shard.origin.read(self._shard, self.at + len(data), stop)
         except BaseException as error:
             # Kept, not raised: pyarrow never lets go of an exception that passed through it. It notices missing bytes.
             self._error = error
@@ -376,13 +472,23 @@ def _dictionaries(meta: Any, read: list[tuple[int, Leaf]]) -> list[str]:
     return names
 
 
-def _check_dictionaries(batch: Any, names: list[str]) -> None:
-    """pyarrow does not look whether the values it reads are in their dictionary, except when it puts one together."""
-    import pyarrow as pa
+def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Places in a file to be read by few requests: those that nearly touch are one, up to a size."""
+    out: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if out and start - out[-1][1] <= HOLE and stop - out[-1][0] <= LARGEST_SPAN:
+            out[-1] = (out[-1][0], max(stop, out[-1][1]))
+        else:
+            out.append((start, stop))
+    return out
 
-    for name in names if batch.num_rows else []:
-        column = batch.column(name)
-        pa.DictionaryArray.from_arrays(column.indices, column.dictionary)
+
+def span_bytes(spans: list[tuple[int, bytes]], start: int, stop: int) -> bytes:
+    """The bytes of a file from one place to another, as far as the span has them that the first is in."""
+    for at, data in spans:
+        if at <= start < at + len(data):
+            return data[start - at : stop - at]
+    return b""
 
 
 def _offset(meta: Any, group: int, c: int) -> int:

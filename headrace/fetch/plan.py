@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from headrace import rng
+from headrace.lazy import cached_property
 
 if TYPE_CHECKING:
     from headrace.rng import I64
@@ -113,6 +113,7 @@ class Order:
             rows = np.add.reduceat(counts.shard_rows()[self.shards], self._edges()) if n else np.zeros(0, np.int64)
             self._bases = np.concatenate([[0], np.cumsum(rows)])
         self._windows: dict[int, Window] = {}
+        self._shares: dict[tuple[int, int], list[Range]] = {}
 
     @property
     def num_rows(self) -> int:
@@ -188,6 +189,12 @@ class Order:
 
         Runs are rotated over the lanes from epoch to epoch: a source with fewer rows than lanes reaches them all.
         """
+        found = self._shares.get((lane, lanes))
+        if found is None:
+            found = self._shares[lane, lanes] = self._share(lane, lanes)
+        return found.copy()
+
+    def _share(self, lane: int, lanes: int) -> list[Range]:
         turn = lane
         if self._dense:
             n = clamp_rows(self.num_rows, self.epoch, self.rules.limit)

@@ -25,9 +25,9 @@ from headrace.run import Run
 log = logging.getLogger(__name__)
 
 END_SECONDS = 2.0
+LOOK_SECONDS = 300.0
 PATIENCE_SECONDS = 900.0
 """A background download without any sign of life for so long is given up. Pauses that a server asks for are shorter."""
-TOUCH_SECONDS = 3600.0
 
 
 class ShardPrefetcher:
@@ -112,8 +112,10 @@ class ShardPrefetcher:
 
     def close(self) -> None:
         """End the thread and let go of all shards. The second time does nothing."""
+        self._desk.end_thread()
         if self._desk.settled and self._desk.pid == os.getpid() and self._cache.cleanup == "auto":
-            sweep_once(self._cache, Stop())  # where the thread has not come to it; what is held here stays
+            # Where the thread has not come to it, or was stopped in the middle of it. What is held here stays.
+            sweep_once(self._cache, Stop())
         self._desk.close()
 
     def __enter__(self) -> Self:
@@ -217,7 +219,7 @@ class _Desk:
         with self._changed:
             self._check_open(shard)
             lease = self._leases.get(shard)
-        if lease is None or lease.grade is Grade.READ:
+        if lease is None or (lease.grade is Grade.READ and not lease.is_lost):
             return None if lease is None else lease.path
         found = self._cache.find(shard)  # or it had to make room for others
         with self._changed:
@@ -275,7 +277,8 @@ class _Desk:
         for shard in others:
             self.release(shard, keep=False)
 
-    def close(self) -> None:
+    def end_thread(self) -> None:
+        """End what is being fetched. Leases stay."""
         if self.pid != os.getpid():
             return
         with self._changed:
@@ -283,11 +286,17 @@ class _Desk:
             self._queue.clear()
             for job in self._jobs.values():
                 job.stop.set()
-            leases, self._leases = self._leases, {}
             thread = self._thread
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(END_SECONDS)
+
+    def close(self) -> None:
+        if self.pid != os.getpid():
+            return
+        self.end_thread()
+        with self._changed:
+            leases, self._leases = self._leases, {}
         for lease in leases.values():
             lease.release(keep=True)
         if leases:
@@ -298,9 +307,7 @@ class _Desk:
         while True:
             with self._changed:
                 while not self._queue and not self._end.is_set():
-                    if not self._changed.wait(TOUCH_SECONDS):
-                        for lease in self._leases.values():
-                            lease.touch()
+                    self._changed.wait()
                 if self._end.is_set():
                     return
                 shard = next(iter(self._queue))
@@ -352,28 +359,40 @@ class _Desk:
 
 _Swept: TypeAlias = tuple[int, Path, int | None, bool]
 _SWEPT: set[_Swept] = set()
+_LOOKED: dict[_Swept, float] = {}
+"""When it was last looked whether other processes have died since."""
 _LEFT: set[_Swept] = set()
 """Caches in which readers of this process left shards when they were closed."""
 
 
 def sweep_once(cache: ShardCache, stop: Stop, *, again: bool = False) -> None:
-    """Remove what ended processes left, and what is over the limit: once per process, cache and limit. `again`: also
-    what readers of this process left since.
+    """Remove what ended processes left, and what is over the limit: once per process, cache and limit, and again when
+    others have died since. `again`: also what readers of this process left since.
 
     Shards go once this process has fetched one itself: before, it may be that nobody can be asked for them.
     """
     key = _cache_key(cache)
-    if key in _SWEPT and not (again and key in _LEFT):
+    if key in _SWEPT and not (again and key in _LEFT) and not _has_news(cache, key):
         return
     _SWEPT.add(key)
+    _LOOKED[key] = time.monotonic()
     _LEFT.discard(key)
     try:
         with stopped_by(stop):
             cache.sweep(passed=cache.has_fetched)
     except Stopped:
-        _LEFT.add(key)
+        _SWEPT.discard(key)  # the next one removes the rest
     except OSError as error:
         log.info("the cache folder could not be swept: %s", error)
+
+
+def _has_news(cache: ShardCache, key: _Swept) -> bool:
+    """Whether other processes have died. Those of other machines are found dead at a second look at the earliest."""
+    now = time.monotonic()
+    if now - _LOOKED.get(key, now) < LOOK_SECONDS:
+        return False
+    _LOOKED[key] = now
+    return cache.forget_dead()
 
 
 def _cache_key(cache: ShardCache) -> _Swept:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import overload
 
@@ -14,6 +13,7 @@ from headrace.catalog.remote import list_remote
 from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source, one_source
 from headrace.errors import NotFound, SpecError, shown
+from headrace.lazy import cached_property
 
 
 class Names:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.catalog.footer import GroupRows
 from headrace.catalog.index import Index
 from headrace.catalog.lines import LineIndex
+from headrace.catalog.plain import is_stale
 from headrace.catalog.stop import Stop
 from headrace.errors import Changed, DataError, HeadraceError, NotFound, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.lines import LineReader, RowFaults
+from headrace.fetch.memory import MemoryBudget
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.fetch.prefetch import ShardPrefetcher, sweep_once
@@ -129,6 +131,7 @@ class Shelf:
         except HeadraceError as error:
             if not self._is_harmed(chunk.shard, error):
                 raise
+            log.info("%s; it is read again", error)
         self._fetch_again(chunk.shard)
         return self._read_whole(chunk, faults)
 
@@ -145,16 +148,18 @@ class Shelf:
     def _is_harmed(self, number: int, error: HeadraceError) -> bool:
         """Whether an error comes from what became of a file of ours since it was fetched."""
         shard = self.index.listing.shard(number)
-        if self._prefetch is None or not isinstance(error, DataError | Changed | NotFound):
-            return False
+        if self._prefetch is None or is_stale(error):
+            return is_stale(error)
+        if not isinstance(error, DataError):
+            return isinstance(error, Changed | NotFound)  # another may have been put in its place since
         return not self._cache.looks_right(shard, self._prefetch.wait_for(shard))
 
     def _fetch_again(self, number: int) -> None:
         """Let go of a shard, as it is now; whoever takes it up looks at it closely."""
-        assert self._prefetch is not None
         if number in self._readers:
             self._readers.pop(number).close()
-        self._prefetch.release(self.index.listing.shard(number), keep=True)
+        if self._prefetch is not None:
+            self._prefetch.release(self.index.listing.shard(number), keep=True)
 
     def _read_whole(self, chunk: Chunk, faults: RowFaults) -> Any:
         if chunk.shard not in self._readers:
@@ -210,7 +215,8 @@ class Shelf:
     def _parquet_reader(self, number: int, path: Path | None) -> ParquetReader:
         shard, found = self.index.listing.shard(number), self.index.shard(number)
         self.index.check_columns(number, self.columns)
-        reader = ParquetReader(shard, path, self.columns, found.digest if isinstance(found, GroupRows) else "")
+        digest = found.digest if isinstance(found, GroupRows) else ""
+        reader = ParquetReader(shard, path, self.columns, digest, budget=MemoryBudget(self.run.memory_bytes))
         if isinstance(found, GroupRows) and reader.group_rows() != found.rows.tolist():
             reader.close()
             raise Changed(

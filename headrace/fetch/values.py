@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.rng import I64
 
+FEW_WORDS = 4
+"""A dictionary of no more than so many times the values that are wanted becomes Python values as a whole."""
 
 # Neither function goes by way of `pa.array(numpy)` or `to_numpy`: pyarrow imports pandas for these, where it is
 # installed, which costs a quarter of a second and 43 MB and is no faster.
@@ -30,9 +32,81 @@ def to_python(column: Any) -> list[Any]:
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
-        values = to_python(column.dictionary)
-        return [None if i is None else values[i] for i in column.indices.to_pylist()]
+        return _words(column)
+    if has_dictionary(column.type):
+        return _nested(column)
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def has_dictionary(kind: Any) -> bool:
+    """Whether values of a type, or some inside of it, stand in a dictionary."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def check_dictionaries(batch: Any) -> None:
+    """pyarrow does not look whether the values it reads are in their dictionary, except when it puts one together."""
+    import pyarrow as pa
+
+    waiting = [batch.column(i) for i, kind in enumerate(batch.schema.types) if has_dictionary(kind)]
+    while waiting and batch.num_rows:
+        column = waiting.pop()
+        if pa.types.is_dictionary(column.type):
+            pa.DictionaryArray.from_arrays(column.indices, column.dictionary)
+        else:
+            waiting += [part for part in _inside(column) if has_dictionary(part.type)]
+
+
+def _words(column: Any) -> list[Any]:
+    """Of a dictionary, only what is used becomes Python values, each of them once."""
+    indices, dictionary = column.indices, column.dictionary
+    if len(dictionary) <= FEW_WORDS * len(indices):
+        words = to_python(dictionary)
+        return [None if i is None else words[i] for i in indices.to_pylist()]
+    used = indices.unique().drop_null()
+    found = dict(zip(used.to_pylist(), to_python(dictionary.take(used)), strict=True))
+    found[None] = None
+    return [found[i] for i in indices.to_pylist()]
+
+
+def _inside(column: Any) -> list[Any]:
+    """The arrays that a nested one is made of, as far as its own rows reach."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(column.type):
+        return [column.field(i) for i in range(column.type.num_fields)]
+    if pa.types.is_fixed_size_list(column.type):
+        size = column.type.list_size
+        return [column.values.slice(column.offset * size, len(column) * size)]
+    edges = column.offsets
+    first, last = edges[0].as_py(), edges[len(column)].as_py()
+    parts = [column.keys, column.items] if pa.types.is_map(column.type) else [column.values]
+    return [part.slice(first, last - first) for part in parts]
+
+
+def _nested(column: Any) -> list[Any]:
+    """Rows of a nested column, as `to_pylist` gives them, with values out of dictionaries shared."""
+    import pyarrow as pa
+
+    inside = [to_python(part) for part in _inside(column)]
+    found: list[Any]
+    if pa.types.is_struct(column.type):
+        names = [field.name for field in column.type]
+        found = [dict(zip(names, values, strict=True)) for values in zip(*inside, strict=True)]
+    else:
+        values = list(zip(*inside, strict=True)) if pa.types.is_map(column.type) else inside[0]
+        if pa.types.is_fixed_size_list(column.type):
+            edges = list(range(0, len(values) + 1, column.type.list_size)) or [0]
+        else:
+            starts = column.offsets.to_pylist()
+            edges = [edge - starts[0] for edge in starts]
+        found = [values[a:b] for a, b in pairwise(edges)]
+    if column.null_count:
+        found = [x if valid else None for x, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
+    return found
 
 
 def slices_of(column: Any) -> list[Any]:

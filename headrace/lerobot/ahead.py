@@ -10,11 +10,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
-from headrace.catalog.stop import BEAT_SECONDS, Stop, Stopped, beat, stopped_by
+from headrace.catalog.stop import BEAT_SECONDS, Stop, Stopped, look, stopped_by
 from headrace.errors import NoSpace, shown
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
@@ -25,7 +25,6 @@ from headrace.lerobot.ranges import RangeOrigin
 log = logging.getLogger(__name__)
 
 END_SECONDS = 1.0
-TOUCH_SECONDS = 3600.0
 MOST_WAITING = 4096
 """Wants that no thread has begun with; those beyond are not fetched ahead."""
 MOST_LOSSES = 2
@@ -80,7 +79,6 @@ class Ahead:
         self._parts: dict[str, dict[tuple[int, int], Part]] = {}
         self._counts: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
-        self._touched = time.monotonic()
 
     # --- what readers call
 
@@ -122,7 +120,7 @@ class Ahead:
                 if found is not None or not self._busy[path] or self.end.is_set():
                     return found
                 self._lock.wait(BEAT_SECONDS)
-            beat()
+            look()
 
     def lost(self, part: Part, error: Exception) -> None:
         """A part cannot be read any more: it was damaged or removed. It is fetched again."""
@@ -306,16 +304,12 @@ class Ahead:
     def _next(self) -> Want | None:
         while not self.end.is_set():
             with self._held():
-                self._touch()
                 if self._queue:
                     want = next(iter(self._queue))
                     del self._queue[want]
                     return want
                 self._idle += 1
-            try:
-                self._mail.get(timeout=TOUCH_SECONDS)
-            except Empty:
-                pass
+            self._mail.get()
             with self._held():
                 self._idle -= 1
         return None
@@ -371,14 +365,6 @@ class Ahead:
                     lease.release(keep=self.end.is_set())
                 if not full:
                     self._retry()
-
-    def _touch(self) -> None:
-        """Show other machines that the leases are still meant."""
-        if time.monotonic() - self._touched > TOUCH_SECONDS:
-            self._touched = time.monotonic()
-            for part in [part for parts in self._parts.values() for part in parts.values()]:
-                if part.lease is not None:
-                    part.lease.touch()
 
     def _let_go_of_all(self, patience: float) -> None:
         if not self._lock.acquire(timeout=patience):

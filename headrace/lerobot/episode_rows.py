@@ -10,6 +10,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.shard import Shard
+from headrace.fetch.values import to_python
 from headrace.lerobot.projection import read_columns
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class EpisodeRows:
         table = self._read()
         if name not in table.column_names:
             raise KeyError(name)
-        values = table.column(name).to_pylist()
+        values = [value for chunk in table.column(name).chunks for value in to_python(chunk)]
         return [values[self._places[number]] for number in numbers.tolist()]
 
     def _read(self) -> Any:

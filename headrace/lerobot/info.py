@@ -6,11 +6,11 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, Self
 
 from headrace.catalog.shard import safe_parts
 from headrace.errors import DataError, NotAllowed, shown
+from headrace.lazy import cached_property
 from headrace.lerobot.template import Template
 
 VERSION = "v3.0"

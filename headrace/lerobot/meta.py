@@ -7,12 +7,12 @@ import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.catalog.shard import Shard
 from headrace.errors import DataError, shown
+from headrace.lazy import cached_property
 from headrace.lerobot.episodes import Episodes
 from headrace.lerobot.info import VERSION, Info
 from headrace.lerobot.projection import read_columns, texts, whole_numbers

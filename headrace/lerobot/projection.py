@@ -6,14 +6,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.catalog.filelike import FileLike
-from headrace.catalog.footer import check_num_values, footer_bytes, leaves, parse_footer
+from headrace.catalog.footer import Leaf, check_num_values, footer_bytes, leaves, parse_footer, top_of
 from headrace.catalog.shard import Origin, Shard
-from headrace.catalog.soundness import AGAIN, said
+from headrace.catalog.soundness import AGAIN, require_codecs, said
 from headrace.catalog.stored import as_stored, stored_schema
+from headrace.catalog.thrift import Malformed
 from headrace.errors import DataError, HeadraceError, shown
+from headrace.fetch.parquet import span_bytes
+from headrace.fetch.weight import ColumnWeight, Form, GroupWeight, Rows, kept_of, total_of
 from headrace.limits import starting
 
 if TYPE_CHECKING:
@@ -35,9 +39,10 @@ READERS = 8
 """...by so many requests at a time."""
 MARGIN = 128
 """pyarrow reads a little more of files by some old writers."""
+LENGTHS = {"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"}
 MOST_ROWS = 5_000_000
 MOST_BYTES = 2 << 30
-"""Decompressed, of the columns that are read."""
+"""In memory, of the columns that are read."""
 
 
 def read_columns(shard: Shard, choose: Callable[[Any], list[str]]) -> Any:
@@ -52,8 +57,11 @@ def read_columns(shard: Shard, choose: Callable[[Any], list[str]]) -> Any:
         schema = stored_schema(meta.schema.to_arrow_schema())
         columns = choose(schema)
         parts = []
-        for piece, spans in _fetched(shard, list(_pieces(shard, meta, columns))):
-            parts.append(_parse(meta, piece.groups, spans, columns))
+        wanted = [(c, leaf) for c, leaf in enumerate(leaves(shard, meta)) if top_of(leaf.path, columns) in columns]
+        sizes = _Sizes(shard, meta, wanted)
+        for piece, spans in _fetched(shard, list(_pieces(shard, meta, wanted))):
+            sizes.check(piece.groups, spans)
+            parts.append(_parse(meta, piece.groups, spans, columns, sizes.texts))
         return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema).select(columns)
     except HeadraceError:
         raise
@@ -97,18 +105,57 @@ class _Spans(FileLike):
         return b""
 
 
-def _pieces(shard: Shard, meta: Any, columns: list[str]) -> Iterator[_Piece]:
+class _Sizes:
+    """What the columns that are read become in memory. Texts stay in dictionaries: one that comes again in a million
+    rows is not made a million times."""
+
+    def __init__(self, shard: Shard, meta: Any, wanted: list[tuple[int, Leaf]]) -> None:
+        self._shard, self._meta, self._wanted = shard, meta, wanted
+        schema, kinds = meta.schema, {field.name: field.type for field in meta.schema.to_arrow_schema()}
+        self._forms = [Form(leaf, schema.column(c), kinds[top_of(leaf.path, kinds)]) for c, leaf in wanted]
+        self.texts = [
+            leaf.path
+            for (c, leaf), form in zip(wanted, self._forms, strict=True)
+            if form.can_be_coded and self._can_stay_coded(c)
+        ]
+        self._left = MOST_BYTES
+
+    def _can_stay_coded(self, c: int) -> bool:
+        """Whether pyarrow can leave the values of a column in dictionaries in all row groups."""
+        groups = (self._meta.row_group(g) for g in range(self._meta.num_row_groups))
+        return all(LENGTHS.isdisjoint(group.column(c).encodings) for group in groups)
+
+    def check(self, groups: list[int], spans: list[tuple[int, bytes]]) -> None:
+        """Count what these row groups take, and refuse them where all that was read would be too much."""
+        for group in groups:
+            found = self._meta.row_group(group)
+            columns = [
+                ColumnWeight(form, partial(span_bytes, spans), found.column(c))
+                for form, (c, _) in zip(self._forms, self._wanted, strict=True)
+            ]
+            weight = GroupWeight(columns, MOST_BYTES, partial(require_codecs, self._meta, group, None))
+            try:
+                parts = weight.of(Rows(0, found.num_rows, is_slice=False), self._left)
+            except Malformed as error:
+                name = "" if weight.at is None else f", column {shown(weight.at.leaf.path)!r}"
+                raise DataError(f"{self._shard}, row group {group}{name}: it is damaged: {error}; {AGAIN}") from error
+            if (total := total_of(parts, self.texts)) > self._left:
+                worst = max(parts, key=lambda part: part.coded)
+                raise DataError(
+                    f"{self._shard}, row group {group}, column {shown(worst.path)!r}: its rows take up to {total:,} "
+                    f"bytes in memory, {worst.coded:,} of them this column, and all of such a file may take "
+                    f"{MOST_BYTES:,}; write it with shorter values"
+                )
+            self._left -= kept_of(parts, self.texts)
+
+
+def _pieces(shard: Shard, meta: Any, wanted: list[tuple[int, Leaf]]) -> Iterator[_Piece]:
     """Row groups that are read together, and the places in the file that hold their columns."""
     if meta.num_rows > MOST_ROWS:
         raise DataError(
             f"{shard} says it has {meta.num_rows:,} rows, more than the {MOST_ROWS:,} that are read of such a file"
         )
     hole = HOLE if shard.origin.local_path(shard) is None else LOCAL_HOLE
-    wanted = [
-        (c, leaf)
-        for c, leaf in enumerate(leaves(shard, meta))
-        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in columns)
-    ]
     groups: list[int] = []
     spans: list[tuple[int, int]] = []
     plain = 0
@@ -166,20 +213,19 @@ def _fetched(shard: Shard, pieces: list[_Piece]) -> Iterator[tuple[_Piece, list[
             threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _parse(meta: Any, groups: list[int], spans: list[tuple[int, bytes]], columns: list[str]) -> Any:
+def _parse(meta: Any, groups: list[int], spans: list[tuple[int, bytes]], columns: list[str], texts: list[str]) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    flat = {meta.schema.column(c).path for c in range(meta.num_columns)}
     file = pq.ParquetFile(
         pa.PythonFile(_Spans(spans), mode="r"),
         metadata=meta,
-        # Texts stay in dictionaries: one that comes again in a million rows is not made a million times.
-        read_dictionary=[name for name in columns if "." not in name and name in flat],
+        read_dictionary=texts,
         pre_buffer=True,
         page_checksum_verification=True,
     )
-    return as_stored(file.read_row_groups(groups, columns=columns, use_threads=False))
+    # One by one: pyarrow cannot put dictionaries inside lists together that come from several row groups.
+    return as_stored(pa.concat_tables([file.read_row_group(g, columns=columns, use_threads=False) for g in groups]))
 
 
 def texts(table: Any, column: str) -> list[str]:

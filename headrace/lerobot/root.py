@@ -167,7 +167,7 @@ class Root:
             raise StateError(f"{repo}: revision: {shown(pinned)!r} is not a commit")
         source = Source(kind="lerobot", path=repo, revision=revision)
         folder = index_folder(run, "hf_index") / repo
-        with locked(folder / ".lock") as beat:
+        with locked(folder / ".lock") as beat, stopped_by(None, on_beat=beat):
             wanted = replace(source, revision=revision or VERSION)
             commit = pin_commit(wanted, run, folder, pinned, lambda _, run: _resolve(source, run))
             index = folder / f"lerobot~{commit}.json"
@@ -178,8 +178,7 @@ class Root:
             if known is None:
                 if run.offline:
                     raise Unreachable(f"{source}: HF_HUB_OFFLINE is set, and {index} does not exist; run once online")
-                with stopped_by(None, on_beat=beat):
-                    files = sorted(hub.list_files(source, commit, run))
+                files = sorted(hub.list_files(source, commit, run))
                 listing = Listing.of(source, commit, origin, files)
                 save(index, listing, None)
             else:

@@ -12,7 +12,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.frames import Frames
@@ -23,6 +22,7 @@ from headrace.errors import Changed, DataError, NotFound, SpecError, shown
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.plan import Chunk, Coordinate
 from headrace.fetch.sources import cache_of
+from headrace.lazy import cached_property
 from headrace.lerobot.decoders import VideoDecoderCache
 from headrace.lerobot.files import VideoFiles
 from headrace.lerobot.identity import CONTENT, content_revision
@@ -205,7 +205,7 @@ class Robot:
 
     @cached_property
     def tables(self) -> Tables:
-        return Tables(self.meta, cache_of(self.run).passing())
+        return Tables(self.meta, cache_of(self.run).passing(), self.run.memory_bytes)
 
     @cached_property
     def videos(self) -> Videos:

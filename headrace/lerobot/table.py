@@ -11,14 +11,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import Changed, DataError, NoSpace, shown
+from headrace.catalog.plain import is_stale
+from headrace.errors import Changed, DataError, HeadraceError, NoSpace, NotFound, shown
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
+from headrace.fetch.memory import MemoryBudget
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
+from headrace.lazy import cached_property
 from headrace.lerobot.columns import Column, column_of, numbers_of
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ KEPT_BYTES = 256 << 20
 class Tables:
     """The tabular rows of episodes. Several threads may ask at once."""
 
-    def __init__(self, meta: Meta, cache: ShardCache) -> None:
-        self._meta, self._cache = meta, cache.strict()
+    def __init__(self, meta: Meta, cache: ShardCache, memory_bytes: int) -> None:
+        self._meta, self._cache, self._memory_bytes = meta, cache.strict(), memory_bytes
         self._files: OrderedDict[str, DataFile] = OrderedDict()
         """The one that was used last is last."""
         self._lock = threading.Lock()
@@ -100,7 +102,8 @@ class Tables:
         with self._lock:
             if name not in self._files:
                 columns = [f.name for f in self._meta.info.features.values() if not f.is_video]
-                self._files[name] = DataFile(self._meta, name, columns, self._cache, self._kept)
+                budget = MemoryBudget(self._memory_bytes)
+                self._files[name] = DataFile(self._meta, name, columns, self._cache, self._kept, budget)
             self._files.move_to_end(name)
             found = self._files[name]
             resting = [file for file in self._files.values() if file.is_open and file is not found]
@@ -134,8 +137,16 @@ class KeptGroups:
 class DataFile:
     """One parquet file of episodes."""
 
-    def __init__(self, meta: Meta, name: str, columns: list[str], cache: ShardCache, kept: KeptGroups) -> None:
-        self._name, self._columns, self._cache, self._kept = name, columns, cache, kept
+    def __init__(
+        self,
+        meta: Meta,
+        name: str,
+        columns: list[str],
+        cache: ShardCache,
+        kept: KeptGroups,
+        budget: MemoryBudget,
+    ) -> None:
+        self._name, self._columns, self._cache, self._kept, self._budget = name, columns, cache, kept, budget
         self._shard = meta.files.shard(name)
         self._lock = threading.Lock()
         self._reader: ParquetReader | None = None
@@ -210,9 +221,12 @@ class DataFile:
     def _read(self, chunk: Chunk) -> Any:
         try:
             return self._opened().read(chunk)
-        except (DataError, Changed):
-            if not self._is_harmed():
+        except HeadraceError as error:
+            # A file that is gone or another may have been put in its place again since.
+            is_gone = self._lease is not None and (is_stale(error) or isinstance(error, Changed | NotFound))
+            if not is_gone and not (isinstance(error, DataError) and self._is_harmed()):
                 raise
+            log.info("%s; it is read again", error)
         self._fetch_again()
         return self._opened().read(chunk)
 
@@ -232,7 +246,8 @@ class DataFile:
     def _open(self) -> ParquetReader:
         if self._is_harmed():
             self._fetch_again()
-        reader = ParquetReader(self._shard, self._lease.path if self._lease is not None else None, None)
+        path = self._lease.path if self._lease is not None else None
+        reader = ParquetReader(self._shard, path, None, budget=self._budget)
         lost = [name for name in [*self._columns, "episode_index", "index"] if name not in reader.names]
         if lost:
             reader.close()

@@ -9,6 +9,10 @@ A map gives our name of a field the place where a row has it:
     short|long             the first that says something
     lecture+solution       the texts of both, joined by a blank line;   toxic,redacted: several, for `filter` and `clip`
     =Describe this image.  a constant;   nothing at all: the row does not have it, whatever its columns are called
+
+A map that names an image, a video or a sound promises it: a row without it is an error. `optional: =image` says that
+rows may lack it; so for several kinds (`=image,audio`), and for the formatters of vision, video and voice, which expect
+it without a map, too.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.errors import DataError, SpecError, shown
-from headrace.make.values import as_text, is_empty, joined, parsed
+from headrace.make.values import as_text, is_empty, is_media, joined, parsed
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "messages": ("messages", "conversations", "conversation", "dialog", "items"),
@@ -138,6 +142,19 @@ class Row(Mapping[str, Any]):
     def is_mapped(self, name: str) -> bool:
         """Whether the map says anything about it, be it that there is none."""
         return name in self._fields
+
+    def maps_any(self, names: frozenset[str]) -> bool:
+        """Whether the map says anything about one of them."""
+        return not names.isdisjoint(self._fields)
+
+    def path(self, name: str) -> str:
+        """Where the map says that it is; empty: the map does not say, or says that there is none."""
+        return self._fields.get(name, "")
+
+    def is_blank(self, *names: str) -> bool:
+        """Whether a column that may hold one of these fields is there, and holds neither media nor null."""
+        places = [place for name in names for place, is_column in self._columns.places(name, ()) if is_column]
+        return any(self._data[place] is not None and not is_media(self._data[place]) for place in places)
 
     @property
     def has_map(self) -> bool:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.catalog.source import REPO
+from headrace.catalog.transport import client_token
 from headrace.errors import DataError, NotAllowed, NotFound, SpecError, Unreachable, shown
+from headrace.make import growth
+from headrace.make.backends import is_failure
 
 if TYPE_CHECKING:
     import tokenizers
 
 FILE, CONFIG, TOKEN_MAP = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 INSTALL = "pip install 'headrace[tokenizers]'"
+_QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|`[^`]*`|'[^']*'""")
 AN_OBJECT = "an object"
 
 
@@ -63,7 +68,7 @@ def _download(name: str, file: str, commit: str | None) -> Path | None:
         return None  # it is known that there is none
     what = f"tokenizer {shown(name)!r}"
     try:
-        return Path(hf_hub_download(name, file, revision=commit))
+        return Path(hf_hub_download(name, file, revision=commit, token=client_token()))
     except errors.GatedRepoError as error:
         raise NotAllowed(
             f"{what}: the model is gated; accept its terms on the Hub, then run `hf auth login`"
@@ -95,7 +100,7 @@ def _by_transformers(name: str, why: str) -> tuple[tokenizers.Tokenizer, Names]:
     except ImportError as error:
         raise SpecError(f"{why}, and to convert what it has takes transformers; {INSTALL}") from error
     try:
-        found = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        found = AutoTokenizer.from_pretrained(name, trust_remote_code=False, token=client_token())
     except Exception as error:
         raise SpecError(f"{why}, and transformers cannot make a fast tokenizer of it: {shown(error)}") from error
     return from_object(found)
@@ -131,10 +136,14 @@ def parse(text: str, where: object) -> tokenizers.Tokenizer:
         from tokenizers import Tokenizer as Core
     except ImportError as error:
         raise SpecError(f"tokenizing needs the package tokenizers, which is not installed; {INSTALL}") from error
+    growth.check(text, where)
     try:
         return Core.from_str(text)
-    except Exception as error:
-        raise DataError(f"{shown(where)}: it is no {FILE} that tokenizers can read ({shown(error)})") from error
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        why = _QUOTED.sub("…", str(error))  # the file may be a link to one that is no tokenizer at all
+        raise DataError(f"{shown(where)}: it is no {FILE} that tokenizers can read ({shown(why)})") from None
 
 
 def _names(find: Callable[[str], Path | None]) -> Names:
@@ -144,9 +153,17 @@ def _names(find: Callable[[str], Path | None]) -> Names:
         found = _read(find(TOKEN_MAP)) | found
     words = (found.get(f"{name}_token") for name in ("bos", "eos", "pad"))
     bos, eos, pad = (word.get("content") if isinstance(word, dict) else word for word in words)
+    for word in (bos, eos, pad):
+        if word is not None and not _is_text(word):
+            raise DataError(f"{CONFIG}: a bos, eos or pad token is {type(word).__name__} that is no text; correct it")
     adds_bos = found.get("add_bos_token")
     split = found.get("split_special_tokens") is True
     return Names(bos, eos, pad, adds_bos if isinstance(adds_bos, bool) else None, split)
+
+
+def _is_text(word: Any) -> bool:
+    """Whether it is text, without half of a surrogate pair."""
+    return isinstance(word, str) and not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -154,7 +171,7 @@ def _read(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{shown(path)}: it is not JSON ({shown(error)})") from error
     if not isinstance(found, dict):
         raise DataError(f"{shown(path)}: it holds no JSON object")

@@ -9,10 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from headrace.catalog.transport import client_token
 from headrace.errors import DataError, SpecError, shown
 from headrace.make.load import INSTALL
 from headrace.make.messages import MEDIA, Message, Ways
-from headrace.make.template import Template, with_ids
+from headrace.make.template import Template, TooMuchOfIt, with_ids
 from headrace.make.tokens import full_tokens
 
 TODAY = datetime(2024, 7, 26)
@@ -86,7 +87,8 @@ def _owner(tokenizer: Any) -> Any:
         raise SpecError(f"render='template' takes transformers ({shown(error)}); {INSTALL}") from error
     path = Path(name).expanduser()
     try:
-        return AutoTokenizer.from_pretrained(path.parent if path.is_file() else name, trust_remote_code=False)
+        where = path.parent if path.is_file() else name
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=False, token=client_token())
     except Exception as error:
         raise SpecError(
             f"render='template': transformers cannot open the tokenizer {shown(name)!r} for its template "
@@ -136,6 +138,8 @@ def _tried(template: Template, messages: Sequence[Message], tools: Any = None, *
     """What the template makes of them, or how it fails."""
     try:
         return template.write(messages, tools, prompt=prompt)[0]
+    except TooMuchOfIt as error:
+        raise SpecError(f"render='template': {error}, or take render='tokens'") from error
     except DataError as error:
         return str(error)
 

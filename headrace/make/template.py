@@ -1,7 +1,7 @@
 """Conversations written by the tokenizer's own chat template, and which of their characters the assistant said.
 
-A template is a small program out of the tokenizer's files. transformers runs it, in its sandbox; here it is found out
-once what the template knows, and checked that what is learned is what the assistant said.
+A template is a small program out of the tokenizer's files. It runs in a sandbox that counts what it does; here it is
+found out once what the template knows, and checked that what is learned is what the assistant said.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ from headrace.make.turns import is_learned
 Span: TypeAlias = tuple[int, int]
 """Characters from the first number up to the second."""
 
-LONGEST = 1 << 26
-"""Characters that a template may make of one sample."""
-
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
+
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Names that templates and data have for what an assistant thinks."""
+
+
+class TooMuchOfIt(DataError):
+    """A template that would run for too long, or fill the memory."""
 
 
 class Rendered(NamedTuple):
@@ -86,25 +91,16 @@ class Template:
         """The text of a conversation. `prompt`: with what comes before an assistant's turn at its end. `marks`: also
         what stands between generation marks."""
         try:
-            from transformers.utils.chat_template_utils import render_jinja_template
+            from headrace.make import chat_budget, chat_sandbox
         except ImportError as error:
-            raise SpecError(f"render='template' takes transformers 5.0 or later ({shown(error)}); {INSTALL}") from error
+            raise SpecError(f"render='template' takes jinja2 3.1.6 or later ({shown(error)}); {INSTALL}") from error
+        given = {"messages": _aliased(messages), "tools": tools, "documents": None, "add_generation_prompt": prompt}
         try:
-            texts, spans = render_jinja_template(
-                conversations=[list(messages)],
-                tools=tools,
-                chat_template=self._text(tools),
-                return_assistant_tokens_mask=marks,
-                add_generation_prompt=prompt,
-                **self.special,
-            )
-        except ImportError as error:
-            raise SpecError(f"render='template': transformers cannot run templates: {shown(error)}") from error
+            return chat_sandbox.write(self._text(tools), {**self.special, **given}, marks=marks)
+        except chat_budget.TooMuch as error:
+            raise TooMuchOfIt(f"the chat template {error}; correct the template") from error
         except Exception as error:  # it is a program that anyone may have written
             raise DataError(f"the chat template fails: {type(error).__name__}: {shown(error)}") from error
-        if len(texts[0]) > LONGEST:
-            raise DataError(f"the chat template makes {len(texts[0]):,} characters of it; {LONGEST:,} may be")
-        return texts[0], [(int(start), int(stop)) for start, stop in spans[0]] if marks else []
 
     def _text(self, tools: Any) -> str:
         return self.with_tools if tools else self.plain
@@ -192,6 +188,15 @@ def with_ids(messages: list[Message]) -> list[Message]:
             number, name = calls[given]
             message, given = {**message, "tool_call_id": number, "name": name}, given + 1
         found.append(message)
+    return found
+
+
+def _aliased(messages: Sequence[Message]) -> list[Message]:
+    """Messages with their thoughts under both names that templates read them by, as transformers gives them."""
+    found = []
+    for message in messages:
+        thought = next((message[name] for name in _THOUGHTS if message.get(name) is not None), None)
+        found.append(message if thought is None else {"thinking": thought, **message, "reasoning_content": thought})
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from headrace.errors import DataError, SpecError, shown
-from headrace.make import backends
+from headrace.make import backends, growth
 from headrace.make.describe import Tokenize
 from headrace.make.load import AN_OBJECT, CONFIG, Names, by_name, from_object, parse
 from headrace.run import limit_tokenizer_threads
@@ -62,6 +62,7 @@ class Tokenizer:
                     f"run could be repeated; set model.{name} to null in its tokenizer.json"
                 )
         self._tokenizer, self._names, self.how = tokenizer, names, how
+        self._growth = growth.of(tokenizer)
         self.vocab_size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         """One more than the highest id."""
         before, after = _template(tokenizer)
@@ -119,7 +120,7 @@ class Tokenizer:
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[Ids, Offsets]:
         """The ids of all texts in one array; text i has those from offsets[i] to offsets[i + 1]."""
-        _check(texts)
+        self._check(texts)
         try:
             ids, offsets = self._encoder.encode_flat(texts)
         except BaseException as error:
@@ -133,7 +134,7 @@ class Tokenizer:
         second. The tokenizers library finds them, whatever the backend."""
         import numpy as np
 
-        _check(texts)
+        self._check(texts)
         try:
             found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         except BaseException as error:
@@ -155,6 +156,13 @@ class Tokenizer:
         # there as well.
         backend = None if self.backend == "fast" else "reference"
         return _remake, (self._tokenizer.to_str(), self._names, self.how, backend, self.fingerprint)
+
+    def _check(self, texts: Sequence[str]) -> None:
+        _check(texts)
+        if self._growth > growth.HARMLESS:
+            for i, text in enumerate(texts):
+                if why := growth.too_long(self._tokenizer, self._growth, text):
+                    raise TextError(i, why)
 
     def _blame(self, texts: Sequence[str], error: BaseException) -> NoReturn:
         for i, text in enumerate(texts):

@@ -161,8 +161,8 @@ class Finish:
             return features(self.voice_processor, wave, self.audio_sample_rate, self.audio_max_length)
         from headrace.fetch.media.mel import log_mel
 
-        mel = log_mel(wave, self.audio_n_mels, self.audio_max_length, sample_rate=self.audio_sample_rate)
-        return torch.from_numpy(mel)
+        rate, most = self.audio_sample_rate, self.audio_max_length
+        return torch.from_numpy(log_mel(wave, self.audio_n_mels, most, sample_rate=rate, budget=policy))
 
 
 def several(kind: str, field: str, value: Any) -> list[Any]:
@@ -171,7 +171,7 @@ def several(kind: str, field: str, value: Any) -> list[Any]:
         return []
     if not isinstance(value, _LISTS):
         return [value]
-    items = [item for item in value if item is not None]
+    items = list(value)  # with those that are None: which is an error, for others would take their places
     if field.removesuffix("s") == kind and field != kind:
         return items
     plain = all(isinstance(item, int | float | list | tuple) for item in items)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import DataError
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -22,7 +24,8 @@ def features(processor: Any, wave: NDArray[np.float32], sample_rate: int, most: 
 
     An extractor may pad, as Whisper's does to 30 seconds. What its mask calls padding is taken off again: a batch is
     padded when it is put together, and says where. The mask is asked for where an extractor takes
-    `return_attention_mask`; without one, all is taken for sound, and frames are along the last axis.
+    `return_attention_mask`; without one, all is taken for sound, and frames are along the last axis. Values that are
+    not numbers are an error: of samples that are very large, the sums of an extractor overflow.
     """
     import torch
 
@@ -36,7 +39,13 @@ def features(processor: Any, wave: NDArray[np.float32], sample_rate: int, most: 
         axis = axis if found.shape[axis] == len(mask) else found.shape.index(len(mask))
         if not mask.all():
             found = found.index_select(axis, mask.nonzero()[:, 0])
-    return found if framed is None else found.narrow(axis, 0, min(most, found.shape[axis]))
+    found = found if framed is None else found.narrow(axis, 0, min(most, found.shape[axis]))
+    if found.is_floating_point() and not found.isfinite().all():
+        raise DataError(
+            f"the voice processor made values that are not numbers (NaN or infinite) of a sound whose samples reach "
+            f"{abs(wave).max():g}"
+        )
+    return found
 
 
 def gives_samples(processor: Any) -> bool:

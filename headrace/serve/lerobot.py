@@ -431,10 +431,10 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         if going is not None:
             place, known = going.now()
             self._pipeline.needs.saved(known)
-            return saved_of(self._pipeline, place, known).to_state([])
+            return saved_of(self._pipeline, place, known).to_state()
         if resume is not None:
             return dict(resume)
-        return saved_of(self._pipeline, self._fresh(epoch, self._run.world_size).place).to_state([])
+        return saved_of(self._pipeline, self._fresh(epoch, self._run.world_size).place).to_state()
 
     def load_state_dict(self, state: State) -> None:
         """The next `iter()` goes on from there; those after it are whole epochs."""

@@ -19,6 +19,7 @@ from headrace.address import skip_text
 from headrace.batch import Batch
 from headrace.catalog.identity import Trust
 from headrace.errors import Changed, SpecError, StateError, shown
+from headrace.floors import warn_of_old_transformers
 from headrace.make.faults import Place as FaultPlace
 from headrace.make.faults import places_in
 from headrace.serve.budgets import check_memory, tell_layout, tell_skips
@@ -37,7 +38,7 @@ from headrace.serve.first_rank import FirstRank
 from headrace.serve.offsets import from_offsets, is_offsets, revisions_in
 from headrace.serve.peers import Peers, Tally, group_is_up
 from headrace.serve.pipeline import Fact, Pipeline, joined_marks
-from headrace.serve.readable import entries, log_places
+from headrace.serve.readable import Entries, Readable
 from headrace.serve.recognised import facts_with_marks
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.state import Saved
@@ -96,10 +97,11 @@ class Loader:
         self._ending: Ending | None = None
         self._dataset: LaneDataset | None = None
         self._jobs = 0
-        self._read: dict[bytes, State] = {}
-        """Receipts that were read for the last state."""
+        self._readable = Readable(pipeline)
         self._reasons: dict[FaultPlace, str] = {}
         """Why rows were left out, as far as this process saw it."""
+        if pipeline.recipe.pack is not None and pipeline.recipe.pack.method != "none":
+            warn_of_old_transformers()
 
     # --- batches
 
@@ -241,14 +243,8 @@ class Loader:
             lanes, told, same = self._gathered(place, facts, lanes)
         saved = saved_of(self._pipeline, place, lanes)
         saved = replace(saved, **{"facts": _as_they_were(saved.facts, facts), **told})
-        datasets = entries(self._pipeline, self._lane_states(lanes))
-        return saved.to_state(datasets if same else self._other_ranks().gather(datasets)[0])
-
-    def _lane_states(self, lanes: Sequence[bytes | None]) -> list[State | None]:
-        """The states in the receipts. Few change from one step to the next, and only those are read."""
-        read = {lane: self._read.get(lane) or json.loads(lane) for lane in lanes if lane is not None}
-        self._read = read
-        return [None if lane is None else read[lane] for lane in lanes]
+        entries = self._readable.entries(lanes)
+        return saved.to_state(entries if same else Entries.of(self._other_ranks().gather(entries.datasets)[0]))
 
     def load_state_dict(
         self,
@@ -279,11 +275,12 @@ class Loader:
         self._check_memory(pipeline, len(place.lanes))
         self._tell_lanes(len(place.lanes))
         self._pipeline, self._place, self._tally = pipeline, place, None
+        self._readable = Readable(pipeline)
         self._statistics = Statistics()
         self._past.clear()
         self._ending = self._ahead = None
         if log.isEnabledFor(logging.INFO):
-            log_places(pipeline, self._lane_states(place.lanes))
+            self._readable.log_places(place.lanes)
 
     @property
     def stateful(self) -> StateAsText:

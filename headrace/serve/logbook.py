@@ -127,7 +127,7 @@ class Logbook:
             found = self.latest(pipeline, patient=True)
             number = 1 + max([begun["number"] for begun in rounds.values()], default=0)
             first = self._folder / f".{uuid.uuid4().hex}"
-            publish_json(first, {"number": number, "state": None if found is None else saved_of(*found).to_state([])})
+            publish_json(first, {"number": number, "state": None if found is None else saved_of(*found).to_state()})
             with suppress(FileExistsError):  # another was faster
                 os.link(first, path)
             first.unlink()
@@ -160,10 +160,10 @@ class Logbook:
         """The same as a state; of several ranks, the part that is known here."""
         pipeline.needs.saved(place.lanes)
         if pipeline.run.world_size == 1:
-            return saved_of(pipeline, place).to_state([])
+            return saved_of(pipeline, place).to_state()
         own = {lane for page in self._pages(self._last(self._rounds())) for lane in page.own}
         known = [lane if i in own else None for i, lane in enumerate(place.lanes)]
-        return saved_of(pipeline, place, known).to_state([])
+        return saved_of(pipeline, place, known).to_state()
 
     def _last(self, rounds: dict[str, dict[str, Any]]) -> str:
         return max(rounds, key=lambda name: (rounds[name]["number"], name))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from headrace.fetch.needs import Need, mark_of_shard
 from headrace.fetch.plan import Range
 from headrace.fetch.sources import cache_of
+from headrace.lazy import cached_property
 from headrace.stage import State
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +19,7 @@ from headrace.fetch.plan import Coordinate, Counts, Orders, Rules
 from headrace.fetch.pool import Pool, PoolSize
 from headrace.fetch.resume import NO_TRUST
 from headrace.fetch.sources import Indexed, Opened, held_shards, open_source
+from headrace.lazy import cached_property
 from headrace.make.prepare import AsFrames, AsRows, FromIds, FromText, Prepare
 from headrace.mix.weights import weights_at
 from headrace.recipe import Part, Recipe, skip_address

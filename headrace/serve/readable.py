@@ -10,12 +10,16 @@ row stands in `per_lane`, where each lane counts the rows of its own share.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.errors import StateError, shown
 from headrace.fetch.plan import Order, Range, clamp_rows, length
+from headrace.lazy import cached_property
 from headrace.serve.pipeline import Pipeline
 from headrace.stage import State
 
@@ -26,32 +30,92 @@ Place: TypeAlias = tuple[str, int]
 """The label of a shard, and the number of a row in it."""
 
 
-def entries(pipeline: Pipeline, lanes: Sequence[State | None]) -> list[Entry]:
-    """An entry for each source; `None` for lanes that this rank does not have."""
-    return [source.entry() for source in _sources(pipeline, lanes)]
+class Readable:
+    """The entries of a pipeline's sources, made again only where a source moved since the last state.
+
+    A step moves one lane, and few sources in it: of many lanes and sources nearly all entries stay as they were.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._states: dict[bytes, State] = {}
+        """The states in the receipts of the last lanes."""
+        self._kept: dict[int, _Kept] = {}
+        """The last entry of each source."""
+
+    def __reduce__(self) -> Any:
+        return Readable, (self._pipeline,)
+
+    def entries(self, lanes: Sequence[bytes | None]) -> Entries:
+        """An entry for each source; `None` for lanes that this rank does not have."""
+        kept = [self._entry(source) for source in self._sources(lanes)]
+        return Entries([_copied(one.entry) for one in kept], f"[{','.join(one.text for one in kept)}]")
+
+    def log_places(self, lanes: Sequence[bytes | None]) -> None:
+        """One line for each source."""
+        for source in self._sources(lanes):
+            epoch, rows = source.drawn()
+            shard, offset = source.place(epoch, rows)
+            spec = shown(source.fact.spec, 1000)
+            log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, rows, shard, offset)
+
+    def _entry(self, source: _Source) -> _Kept:
+        kept = self._kept.get(source.i)
+        if kept is None or kept.shape != source.shape:
+            entry = source.entry()
+            kept = self._kept[source.i] = _Kept(source.shape, entry, as_json(entry))
+        return kept
+
+    def _sources(self, lanes: Sequence[bytes | None]) -> list[_Source]:
+        """Each source in all lanes. Few receipts change from one step to the next, and only those are read."""
+        self._states = {lane: self._states.get(lane) or json.loads(lane) for lane in lanes if lane is not None}
+        states = {number: self._states[lane] for number, lane in enumerate(lanes) if lane is not None}
+        pieces: dict[int, dict[int, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
+        for number, state in states.items():
+            for piece in (*state["held"], *state["rest"]):
+                pieces[piece[0]][number].append(piece)
+        columns = zip(*(state["src"] for state in states.values()), strict=True)
+        own = [dict(zip(states, column, strict=True)) for column in columns] or [{} for _ in self._pipeline.facts]
+        return [_Source(self._pipeline, i, len(lanes), own[i], pieces.get(i, {})) for i in range(len(own))]
 
 
-def log_places(pipeline: Pipeline, lanes: Sequence[State | None]) -> None:
-    """One line for each source."""
-    for source in _sources(pipeline, lanes):
-        epoch, rows = source.drawn()
-        shard, offset = source.place(epoch, rows)
-        spec = shown(source.fact.spec, 1000)
-        log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, rows, shard, offset)
+class Entries(NamedTuple):
+    """What a state says of its sources."""
+
+    datasets: list[Entry]
+    """The caller's own, to change as it likes."""
+    text: str
+    """The same as JSON."""
+
+    @classmethod
+    def of(cls, datasets: list[Entry]) -> Entries:
+        return cls(datasets, as_json(datasets))
 
 
-def _sources(pipeline: Pipeline, lanes: Sequence[State | None]) -> Iterator[_Source]:
-    pieces = [None if lane is None else _by_source(lane, len(pipeline.facts)) for lane in lanes]
-    return (_Source(pipeline, i, lanes, pieces) for i in range(len(pipeline.facts)))
+@dataclass(frozen=True)
+class _Kept:
+    """The last entry of a source."""
+
+    shape: Any
+    """What it was made from."""
+    entry: Entry
+    text: str
 
 
-def _by_source(lane: State, sources: int) -> list[list[list[int]]]:
-    """The pieces that wait in a lane, of each source."""
-    found: list[list[list[int]]] = [[] for _ in range(sources)]
-    for piece in lane["held"]:
-        found[piece[0]].append(piece)
-    for piece in lane["rest"]:
-        found[piece[0]].append(piece)
+def as_json(value: Any) -> str:
+    """The one text of a value, which checksums are over."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _copied(entry: Entry) -> Entry:
+    """An entry that has no list or dict in common with this one."""
+    found = dict(entry)
+    if "pending" in entry:
+        found["pending"] = [*map(list, entry["pending"])]
+    if "per_lane" in entry:
+        found["per_lane"] = [{**lane, "pending": [*map(list, lane["pending"])]} for lane in entry["per_lane"]]
+    if "pass" in entry:
+        found["pass"] = {**entry["pass"], "lanes": entry["pass"]["lanes"].copy()}
     return found
 
 
@@ -62,29 +126,38 @@ class _Source:
         self,
         pipeline: Pipeline,
         i: int,
-        lanes: Sequence[State | None],
-        pieces: Sequence[list[list[list[int]]] | None],
+        num_lanes: int,
+        own: Mapping[int, State],
+        pieces: Mapping[int, list[list[int]]],
     ) -> None:
-        self.pipeline, self.i, self.num_lanes = pipeline, i, len(lanes)
+        """`own`: its state in each lane that is there; `pieces`: its pieces that wait, in the lanes that have some."""
+        self.pipeline, self.i, self.num_lanes = pipeline, i, num_lanes
+        self.own, self.pieces = own, pieces
         self.fact, self.orders = pipeline.facts[i], pipeline.orders[i]
-        self.own = {number: lane["src"][i] for number, lane in enumerate(lanes) if lane is not None}
-        self.pieces = {number: found[i] for number, found in enumerate(pieces) if found is not None}
+        self.shape = (self.fact.spec, self.fact.revision, num_lanes, own, pieces)
+        """All that an entry is made from, and that may change from one state of a pipeline to the next."""
         self.dense = self.fact.coordinate == "rows"
-        self.dealt_anew = any(state["g"] for state in self.own.values())
         self.in_order = not pipeline.recipe.order.shuffle
-        self.places_lanes = self.in_order and not self.dealt_anew and pipeline.samples is None
+
+    @cached_property
+    def dealt_anew(self) -> bool:
+        return any(state["g"] for state in self.own.values())
+
+    @property
+    def places_lanes(self) -> bool:
         """Whether the entry alone can say where each lane resumes."""
+        return self.in_order and not self.dealt_anew and self.pipeline.samples is None
 
     def drawn(self) -> tuple[int, int]:
         """The pass that the slowest of these lanes is in, and the rows of it that they have drawn.
 
         Of all lanes together that is all of the pass but what is left, also where it was dealt anew in its middle.
         """
-        low = min((state["e"] for state in self.own.values()), default=0)
+        low = min(self._passes, default=0)
         if not self.dense:
             return low, self._left(low)
         whole = len(self.own) == self.num_lanes
-        rows = self._rows(low) if whole else sum(self._share(number, low) for number in self.own)
+        rows = self._rows(low) if whole else sum(map(length, self._ranges(low, self.own)))
         return low, (rows or 0) - self._left(low)
 
     def entry(self) -> Entry:
@@ -115,22 +188,30 @@ class _Source:
         """Rows of a pass; None where they are not counted."""
         return clamp_rows(self.orders(epoch).num_rows, epoch, self.orders.rules.limit) if self.dense else None
 
-    def _share(self, number: int, epoch: int) -> int:
-        return length(self._ranges(number, epoch))
+    def _ranges(self, epoch: int, numbers: Iterable[int]) -> list[list[Range]]:
+        """What lanes read of a pass: by rule, or what was dealt to them when the lanes changed."""
+        order, found = self.orders(epoch), []
+        for number in numbers:
+            state = self.own[number]
+            if epoch < state["f"]:
+                found.append(next(([(r[0], r[1]) for r in ranges] for e, ranges in state["x"] if e == epoch), []))
+            else:
+                found.append(order.share(number, self.num_lanes))
+        return found
 
-    def _ranges(self, number: int, epoch: int) -> list[Range]:
-        """What a lane reads of a pass: by rule, or what was dealt to it when the lanes changed."""
-        state = self.own[number]
-        if epoch < state["f"]:
-            return next(([(r[0], r[1]) for r in ranges] for e, ranges in state["x"] if e == epoch), [])
-        return self.orders(epoch).share(number, self.num_lanes)
+    @cached_property
+    def _passes(self) -> dict[int, tuple[list[int], list[list[Range]]]]:
+        """By pass: the lanes that are in it now, and what each of them reads of it."""
+        lanes: dict[int, list[int]] = {}
+        for number, state in self.own.items():
+            lanes.setdefault(state["e"], []).append(number)
+        return {epoch: (here, self._ranges(epoch, here) if self.dense else []) for epoch, here in lanes.items()}
 
     def _left(self, epoch: int) -> int:
         """Rows of the pass that these lanes have still to draw; where rows are not counted, those that they drew."""
-        here = [(number, state["k"]) for number, state in self.own.items() if state["e"] == epoch]
-        if not self.dense:
-            return sum(draws for _, draws in here)
-        return sum(self._share(number, epoch) - draws for number, draws in here)
+        here, shares = self._passes.get(epoch, ([], []))
+        drawn: int = sum([self.own[number]["k"] for number in here])
+        return sum([stop - start for share in shares for start, stop in share]) - drawn if self.dense else drawn
 
     # --- where a row lies
 
@@ -152,12 +233,12 @@ class _Source:
 
         rows = order.counts.shard_rows()
         ends = np.cumsum(rows)
-        shards = ends.searchsorted(np.asarray(positions, dtype=np.int64), side="right").tolist()
-        last = len(rows)
-        return [
-            self._after_last(order) if shard == last else (self._label(shard), int(p - ends[shard] + rows[shard]))
-            for shard, p in zip(shards, positions, strict=True)
-        ]
+        found = np.asarray(positions, dtype=np.int64)
+        shards = ends.searchsorted(found, side="right")
+        starts = np.append(ends - rows, 0)  # behind the last shard the offset is that of `_after_last`
+        places = zip(shards.tolist(), (found - starts[shards]).tolist(), strict=True)
+        labels = {shard: self._label(shard) for shard in set(shards.tolist()) if shard < len(rows)}
+        return [(labels[shard], row) if shard in labels else self._after_last(order) for shard, row in places]
 
     def _after_last(self, order: Order) -> Place:
         if not len(order.shards):
@@ -181,39 +262,36 @@ class _Source:
 
     # --- lanes
 
-    def _lane(self, number: int) -> Entry:
-        """What resumes a lane, beside its count of rows."""
-        epoch = self.own[number]["e"]
-        return {**({"epoch": epoch} if epoch else {}), "pending": self._pending(number)}
+    def _lane(self, number: int, **found: Any) -> Entry:
+        """What resumes a lane, after what was found of its rows."""
+        state = self.own[number]
+        if state["e"]:
+            found["epoch"] = state["e"]
+        found["pending"] = self._pending(number) if number in self.pieces else []
+        return found
 
     def _per_lane(self) -> list[Entry]:
         if self.dense:
             places: dict[int, Place] = {}
-            for epoch in {state["e"] for state in self.own.values()}:
-                here = [number for number, state in self.own.items() if state["e"] == epoch]
-                starts = [(self._ranges(number, epoch) or [(0, 0)])[0][0] for number in here]
+            for epoch, (here, shares) in self._passes.items():
+                starts = [ranges[0][0] if ranges else 0 for ranges in shares]
                 nexts = [start + self.own[number]["k"] for start, number in zip(starts, here, strict=True)]
                 places |= dict(zip(here, self._places(self.orders(epoch), nexts), strict=True))
         else:
             places = {number: self._next_row(number) for number in self.own}
-        return [
-            {
-                "lane": number,
-                "lanes": self.num_lanes,
-                "shard": places[number][0],
-                "row_offset": state["k"],
-                "offset": places[number][1],
-                **self._lane(number),
-            }
-            for number, state in self.own.items()
-        ]
+        lanes, found = self.num_lanes, []
+        for number, state in self.own.items():
+            shard, offset = places[number]
+            found.append(
+                self._lane(number, lane=number, lanes=lanes, shard=shard, row_offset=state["k"], offset=offset)
+            )
+        return found
 
     def _pending(self, number: int) -> list[list[int]]:
         now = self.own[number]["e"]
         found = []
         for _, epoch, position, *piece in self.pieces[number]:
-            order, ranges = self.orders(epoch), self._ranges(number, epoch)
-            row = row_number(order, ranges, position)
+            row = row_number(self.orders(epoch), self._ranges(epoch, [number])[0], position)
             found.append([row, *piece] if epoch == now else [row, *piece, epoch])
         return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from headrace.errors import StateError, shown
 from headrace.fetch.pool import PoolSize
 from headrace.recipe import Recipe
 from headrace.serve.pipeline import Fact, facts_from, facts_to, joined_marks
-from headrace.serve.readable import merged
+from headrace.serve.readable import Entries, as_json, merged
 from headrace.stage import State
 
 FORMAT = 2
@@ -51,13 +51,15 @@ class Saved:
     away: tuple[Fact, ...] = ()
     """Parts that were taken out of the recipe, with where they were."""
 
-    def to_state(self, datasets: list[dict[str, Any]]) -> State:
+    def to_state(self, entries: Entries | None = None) -> State:
+        """`entries`: what `resume_state` says of the sources, if anything."""
+        datasets, text = entries or ([], "[]")
         return stamped(
             {
                 "format": FORMAT,
                 "fingerprint": self.fingerprint,
                 "recipe": self.recipe,
-                "sources": _json(facts_to(self.kept)),
+                "sources": as_json(facts_to(self.kept)),
                 "revisions": {fact.name: fact.revision for fact in self.facts},
                 "L": len(self.lanes),
                 "K": self.size.chunks,
@@ -68,7 +70,8 @@ class Saved:
                 "epoch": self.epoch,
                 "resume_state": {"datasets": datasets},
                 "lanes": "[" + ",".join("null" if lane is None else lane.decode() for lane in self.lanes) + "]",
-            }
+            },
+            {"resume_state": f'{{"datasets":{text}}}'},
         )
 
     @classmethod
@@ -160,7 +163,7 @@ def merge_states(states: Iterable[State]) -> State:
             lanes[i] = lane
     whole = replace(first, lanes=tuple(lanes), facts=joined_marks([one.facts for one in saved]))
     whole.lane_states()
-    return whole.to_state(merged([part.get("resume_state") for part in parts]))
+    return whole.to_state(Entries.of(merged([part.get("resume_state") for part in parts])))
 
 
 def _check_same_data(rank: int, facts: Sequence[Fact], others: Sequence[Fact]) -> None:
@@ -181,23 +184,19 @@ def _check_same_data(rank: int, facts: Sequence[Fact], others: Sequence[Fact]) -
 
 
 def canonical(lane: State) -> bytes:
-    return _json(lane).encode()
+    return as_json(lane).encode()
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def stamped(state: State) -> State:
-    """A state with the checksum of what it says."""
-    return {**state, CHECKSUM: _checksum(state)}
+def stamped(state: State, texts: Mapping[str, str] | None = None) -> State:
+    """A state with the checksum of what it says. `texts`: fields of it as JSON, where they were written already."""
+    return {**state, CHECKSUM: _checksum({**state, **(texts or {})})}
 
 
 def _checksum(state: State) -> str:
     found = hashlib.blake2b(digest_size=16)
     for key in sorted(KEYS):
         value = state[key]
-        text = value if isinstance(value, str) else _json(value)
+        text = value if isinstance(value, str) else as_json(value)
         found.update(f"{key}:{len(text)}:".encode())
         found.update(text.encode("utf-8", "surrogatepass"))
     return found.hexdigest()

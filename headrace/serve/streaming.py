@@ -233,7 +233,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         found = self._log.latest(self._new_pipeline, patient=True)
         if found is not None:
             self._forget()
-            self._saved = saved_of(*found).to_state([])
+            self._saved = saved_of(*found).to_state()
         place = self._begin(1)
         yield from self._epoch(place)
         assert self._place is not None
@@ -322,7 +322,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         pipeline = self._opened().resumed()
         pipeline.fix(1)
         place = skipped_to(pipeline, state)
-        return saved_of(pipeline, place).to_state([])
+        return saved_of(pipeline, place).to_state()
 
     def loader(
         self,
@@ -380,12 +380,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         assert place is not None
         known = [lane if self._own is None or i in self._own else None for i, lane in enumerate(place.lanes)]
         self._opened().needs.saved(known)
-        return saved_of(self._opened(), place, known).to_state([])
+        return saved_of(self._opened(), place, known).to_state()
 
     def _whole_state(self) -> State:
         place = self._settle()
         assert place is not None
-        return saved_of(self._opened(), place).to_state([])
+        return saved_of(self._opened(), place).to_state()
 
     @property
     def _streaming_state(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any, NamedTuple
 
+from headrace.files import memory_file
+
 KEPT = 64
 """Keys that are remembered: a slow worker may come when others are an epoch further."""
 
@@ -33,7 +35,7 @@ class Entry(NamedTuple):
 
 class Turnstile:
     def __init__(self, content: dict[str, Any] | None = None) -> None:
-        self._open(os.memfd_create("headrace-epochs"))
+        self._open(memory_file("headrace-epochs"))
         with self._changed() as shared:
             shared.update(content or {"next": 0, "seen": [], "resume": None, "asked": False})
 

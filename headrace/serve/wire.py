@@ -1,9 +1,9 @@
 """Messages between processes of one machine: each comes whole, or not at all.
 
 A message is one packet on a pair of sockets. A small one lies in the packet itself; for others the packet carries the
-descriptor of a piece of memory that has no name, out of which the receiver takes it. So nobody waits in the middle of a
-message for a process that was stopped or killed, a process that was leaves nothing behind, and a message of any size is
-sent at once.
+descriptor of a piece of memory that has no name, or of a file without one where the system makes no such memory, out of
+which the receiver takes it. So nobody waits in the middle of a message for a process that was stopped or killed, a
+process that was leaves nothing behind, and a message of any size is sent at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
+
+from headrace.files import memory_file
 
 INLINE_BYTES = 16 << 10
 ALIGN = 64
@@ -45,7 +47,12 @@ class Wire:
     @classmethod
     def pair(cls) -> tuple[Wire, Wire]:
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(one), cls(other)
+        try:
+            return cls(one), cls(other)
+        except BaseException:  # an interrupt
+            one.close()
+            other.close()
+            raise
 
     def fileno(self) -> int:
         return self._end.fileno()
@@ -84,7 +91,7 @@ class Wire:
         self._end.close()
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_exiting():
+        if not is_exiting() and hasattr(self, "_end"):  # an interrupt may have come before it had one
             self.close()
 
 
@@ -95,7 +102,7 @@ def parcel(message: Any) -> Parcel:
     parts = [text.getbuffer(), *[array.raw() for array in arrays]]
     if len(parts) == 1 and len(parts[0]) <= INLINE_BYTES:
         return Parcel(text.getvalue())
-    memory = os.memfd_create("headrace")
+    memory = memory_file("headrace")
     try:
         size = _write(memory, parts)
     except BaseException:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from headrace.address import Address
 from headrace.batch import Batch
+from headrace.catalog.stop import listen
 from headrace.errors import HeadraceError, SpecError, WorkerError, shown
 from headrace.limits import starting
 from headrace.make.faults import Place
@@ -30,6 +31,8 @@ from headrace.make.prepare import Ready
 from headrace.run import limit_tokenizer_threads
 from headrace.serve.lane import Lane
 from headrace.serve.pipeline import Pipeline
+from headrace.serve.pulse import Pulse
+from headrace.serve.short_folder import use_short_folder
 from headrace.serve.wire import Parcel, Wire, parcel
 
 LOOK_SECONDS = 1.0
@@ -163,9 +166,10 @@ class Maker:
 # --- in the worker
 
 
-def work(wire: Wire, pipeline: Pipeline, ahead: int, inherited: tuple[Wire, ...]) -> None:
+def work(wire: Wire, pulse: Pulse, pipeline: Pipeline, ahead: int, inherited: tuple[Wire, ...]) -> None:
     """The worker's life."""
     _settle_in(pipeline, inherited)
+    listen(pulse.beat)
     maker: Maker | None = None
     number, leave, parent = -1, 0, os.getppid()
     try:
@@ -275,10 +279,13 @@ class Worker:
             import torch  # noqa: F401 - forked workers have it then, and do not import it each for itself
         context: Any = multiprocessing.get_context(start_method)
         method = context.get_start_method()
+        if method == "forkserver":
+            use_short_folder()
         self.number = number
         self._wire, theirs = Wire.pair()
         _ends.add(self._wire)
-        args = (theirs, pipeline, ahead, tuple(_ends) if method == "fork" else ())
+        self._pulse = Pulse.for_method(method)
+        args = (theirs, self._pulse, pipeline, ahead, tuple(_ends) if method == "fork" else ())
         self._process = context.Process(target=work, args=args, name=f"headrace-{number}", daemon=True)
         try:
             # The server that forks workers must not keep the mask: the trainer's other children come from it too.
@@ -308,14 +315,14 @@ class Worker:
             raise self._died(job.m) from error
 
     def take(self, m: int, stall_seconds: float) -> Made:
-        """The next micro-batch, which is number `m`."""
-        deadline = time.monotonic() + stall_seconds
+        """The next micro-batch, which is number `m`. A worker that waits for a server, or gets bytes, shows life."""
+        began = time.monotonic()
         while True:
-            left = deadline - time.monotonic()
+            left = max(began, self._pulse.last()) + stall_seconds - time.monotonic()
             if left <= 0:
                 raise WorkerError(
-                    f"{self} has given nothing for {stall_seconds:g} s, it was to make micro-batch {m}; "
-                    f"{self._gave_last()}. Perhaps it waits for a disk or a server (the limit is "
+                    f"{self} has given nothing for {stall_seconds:g} s, not even a sign that it waits for a server; "
+                    f"it was to make micro-batch {m}; {self._gave_last()}. Perhaps it waits for a disk (the limit is "
                     f"HEADRACE_WORKER_SECONDS)"
                 )
             if not wait([self._wire.fileno(), self._process.sentinel], timeout=left):
@@ -378,6 +385,7 @@ class Worker:
     def _hang_up(self) -> None:
         _ends.discard(self._wire)
         self._wire.close()
+        self._pulse.close()
 
 
 def end_all(workers: list[Worker]) -> None:

@@ -32,19 +32,21 @@ def read_state(path: Path) -> State:
     try:
         value = json.loads(data, parse_constant=_refused)
     except UnicodeDecodeError:
-        raise _unreadable(path, f"it is not text, and begins with {data[:8]!r}; {_SAVE}") from None
+        kind = next((kind for start, kind in _STARTS.items() if data.startswith(start)), "not text")
+        raise _unreadable(path, f"it is {kind}; {_SAVE}") from None
     except (ValueError, RecursionError) as error:
         hint = "it may have been cut off" if data.lstrip()[:1] in b"{[" else _SAVE
         raise _unreadable(path, f"it is not JSON: {shown(error)}; {hint}") from None
     found = dict(_inside(value, ""))
     if not found:
-        there = ", ".join(shown(key) for key in list(value)[:8]) if isinstance(value, dict) else shown(value)
+        there = ", ".join(shown(key) for key in list(value)[:8]) if isinstance(value, dict) else type(value).__name__
         raise _unreadable(path, f"there is no state of a loader in it, only {there or 'nothing'}")
     if len(found) > 1:
         raise _unreadable(path, f"there are several states in it, under {', '.join(map(shown, sorted(found)))}")
     return next(iter(found.values()))
 
 
+_STARTS = {b"\x80": "a pickle, not text", b"PK": "an archive such as torch.save writes, not text"}
 _SAVE = "write json.dumps(loader.state_dict()) to a file (a pickle is not opened: it could run anything)"
 
 

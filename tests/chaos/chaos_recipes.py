@@ -41,6 +41,8 @@ class Job:
     group: bool = False
     """Whether the ranks have a process group."""
     start_method: str | None = None
+    stay: bool = False
+    """Whether workers stay from epoch to epoch."""
     epochs: int | None = None
     """How many more to give: the last one is that in which it then is. None: until it is killed."""
     at: float = 0.0
@@ -68,7 +70,7 @@ class Rows:
         job = self.job
         lanes = job.lanes if job.lanes % job.ranks == 0 else None
         more = {"start_method": job.start_method, "cache_dir": job.cache, "seed": job.seed}
-        return {"num_workers": job.workers, "lanes": lanes, **more}
+        return {"num_workers": job.workers, "persistent_workers": job.stay, "lanes": lanes, **more}
 
 
 class Tokens(Rows):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fetching import noise, shard_on
 
 from headrace import rows
+from headrace.fetch import heartbeat
 from headrace.fetch.cache import ShardCache
+from headrace.fetch.heartbeat import BEAT_SECONDS, SILENT_SECONDS
 from headrace.fetch.leases import MARK_SECONDS, REMOVAL_SECONDS, Leases
 from headrace.files import REAL
 from headrace.locks import locked
@@ -49,25 +52,65 @@ def leases_in(tmp_path: Path, name: str, age: float) -> Leases:
     return Leases(tmp_path, REAL)
 
 
-@pytest.mark.parametrize(
-    ("age", "counts"), [(0, True), (HOUR, True), (-HOUR, True), (25 * HOUR, False), (-48 * HOUR, False)]
-)
-def test_a_lease_of_another_machine_holds_for_a_day_whatever_its_clock_says(
-    tmp_path: Path, age: float, counts: bool
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The monotonic clock by which other machines are judged."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+@pytest.mark.parametrize("age", [0, HOUR, -HOUR, 25 * HOUR, -48 * HOUR])
+def test_a_lease_of_another_machine_holds_until_it_was_silent_whatever_its_clock_says(
+    tmp_path: Path, clock: SimpleNamespace, age: float
 ) -> None:
-    assert leases_in(tmp_path, f"key.{ELSEWHERE}.0", age).in_use("key") is counts
+    leases = leases_in(tmp_path, f"key.{ELSEWHERE}.0", age)
+    for seconds in (0.0, SILENT_SECONDS - 1, 1.0, 2 * BEAT_SECONDS - 1):
+        clock.now += seconds
+        assert leases.in_use("key")
+    clock.now += 1
+    assert not leases.in_use("key")
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("age", "counts"), [(0, True), (2 * REMOVAL_SECONDS, True), (2 * MARK_SECONDS, False), (-HOUR, False)]
-)
+@pytest.mark.parametrize("step", [-HOUR, -1.0, 1.0, HOUR])
+def test_a_lease_of_another_machine_that_is_touched_holds_for_ever(
+    tmp_path: Path, clock: SimpleNamespace, step: float
+) -> None:
+    """Also where that machine sets the times of files, and its clock is set back each time."""
+    leases = leases_in(tmp_path, f"key.{ELSEWHERE}.0", 0)
+    (path,) = tmp_path.iterdir()
+    for number in range(20):
+        assert leases.in_use("key")
+        clock.now += SILENT_SECONDS
+        assert leases.in_use("key")
+        when = time.time() + step * number
+        os.utime(path, (when, when))
+
+
+def test_a_disk_that_was_away_ends_no_lease(tmp_path: Path, clock: SimpleNamespace) -> None:
+    """Nobody could touch anything then, and when it is back this process may be the first to look."""
+    leases = leases_in(tmp_path, f"key.{ELSEWHERE}.0", 0)
+    assert leases.in_use("key")
+    clock.now += 10 * SILENT_SECONDS
+    assert leases.in_use("key")
+    next(tmp_path.iterdir()).touch()
+    clock.now += 2 * BEAT_SECONDS
+    assert leases.in_use("key")
+
+
+@pytest.mark.parametrize("age", [0, 2 * MARK_SECONDS, -HOUR, 25 * HOUR])
 def test_a_mark_of_another_machine_or_an_earlier_boot_holds_nobody_up_for_long(
-    tmp_path: Path, age: float, counts: bool
+    tmp_path: Path, clock: SimpleNamespace, age: float
 ) -> None:
     """A removal takes seconds. After a power cut its mark is still there, and nobody will take it away."""
     leases = leases_in(tmp_path, f"key.{ELSEWHERE}.0.rm", age)
-    assert leases.is_being_removed("key") is counts
-    assert counts or list(tmp_path.iterdir()) == []
+    for seconds in (0.0, 2 * REMOVAL_SECONDS, MARK_SECONDS):
+        clock.now += seconds
+        assert leases.is_being_removed("key")
+    clock.now += 2 * BEAT_SECONDS
+    assert not leases.is_being_removed("key")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_from_the_future_is_waited_for_no_longer_than_others(tmp_path: Path) -> None:

@@ -60,10 +60,10 @@ if __name__ == "__main__":
 """
 
 
-def read_by(method: str, hub: LocalHub, tmp_path: Path) -> dict[str, list[list[str]]]:
+def read_by(method: str, hub: LocalHub, tmp_path: Path, short_folder: Path) -> dict[str, list[list[str]]]:
     (tmp_path / "trainer.py").write_text(TRAINER)
     command = [sys.executable, str(tmp_path / "trainer.py"), str(tmp_path / "data"), method]
-    env = {**os.environ, **hub.env()}
+    env = {**os.environ, **hub.env(), "TMPDIR": str(short_folder)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[list[str]]] = json.loads(done.stdout)
@@ -71,12 +71,14 @@ def read_by(method: str, hub: LocalHub, tmp_path: Path) -> dict[str, list[list[s
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_rows_are_the_same_however_processes_start(hub: LocalHub, tmp_path: Path, method: str) -> None:
+def test_rows_are_the_same_however_processes_start(
+    hub: LocalHub, tmp_path: Path, short_folder: Path, method: str
+) -> None:
     """`running`: a thread of the parent is in the middle of a download when the children start."""
     write_parquet(tmp_path / "repo", GROUPS)
     hub.push("me/rows", tmp_path / "repo")
     hub.fault("*train-00001*", Drip(30_000))
-    found = read_by(method, hub, tmp_path)
+    found = read_by(method, hub, tmp_path, short_folder)
     assert len(found) == 6
     assert {how: sorted(uid for batch in given for uid in batch) for how, given in found.items()} == dict.fromkeys(
         found, UIDS

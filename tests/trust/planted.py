@@ -1,4 +1,4 @@
-"""Bugs that loaders have had, written into ours one at a time: each must turn a test red.
+"""Bugs that loaders have had, written into ours one at a time: each must turn a test red. `planted_all.py` has more.
 
 An edit is a text that stands exactly once in a file, and what takes its place. The tests are the narrowest that should
 notice; `plant.py` runs them on a copy of the tree.
@@ -18,13 +18,17 @@ class Edit(NamedTuple):
 class Bug(NamedTuple):
     name: str
     seen_in: str
-    """Where somebody had it."""
+    """Where somebody had it, or how one comes to write it."""
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
+    hangs: bool = False
+    """Tests that never end are how it shows."""
 
 
 DOWNLOAD, CACHE, PREFETCH = "headrace/fetch/download.py", "headrace/fetch/cache.py", "headrace/fetch/prefetch.py"
 TRANSPORT, POOL, FILES = "headrace/catalog/transport.py", "headrace/fetch/pool.py", "headrace/files.py"
+AUDIO, PLACED = "headrace/fetch/media/audio.py", "headrace/make/formatters/media.py"
+SOUND_LIMITS, MISSING = "tests/test_media_sound_limits.py", "tests/test_format_media_missing.py"
 
 BUGS = (
     Bug(
@@ -299,5 +303,83 @@ BUGS = (
             Edit("headrace/lerobot/template.py", "            safe_parts(found)\n", "            pass\n"),
         ),
         ("tests/test_lerobot_meta.py::test_a_template_can_do_nothing_but_place_numbers",),
+    ),
+    Bug(
+        "no limit while a sound is decoded",
+        "a red team",
+        (Edit(AUDIO, "        _require_length(got, channels, rate, budget)\n", ""),),
+        (f"{SOUND_LIMITS}::test_decoding_stops_soon_after_a_limit_is_passed",),
+    ),
+    Bug(
+        "no limit while FFmpeg decodes a sound",
+        "a red team",
+        (Edit(AUDIO, "        _require_length(got, most, rate, clock.budget)\n", ""),),
+        (f"{SOUND_LIMITS}::test_ffmpeg_stops_soon_after_a_limit_is_passed",),
+    ),
+    Bug(
+        "samples not counted",
+        "148 kB of FLAC at 655,350 Hz took 5 GB",
+        (Edit(AUDIO, '"max_samples", samples * channels, "the', '"max_samples", 0, "the'),),
+        (f"{SOUND_LIMITS}::test_decoding_stops_soon_after_a_limit_is_passed",),
+    ),
+    Bug(
+        "channels not counted",
+        "a red team",
+        (Edit(AUDIO, '"max_samples", samples * channels, "the', '"max_samples", samples, "the'),),
+        (f"{SOUND_LIMITS}::test_what_a_header_announces_is_refused_before_anything_is_decoded",),
+    ),
+    Bug(
+        "what the resampler makes not counted",
+        "a red team",
+        (Edit(AUDIO, "both = len(wave) + len(wave) * sample_rate // rate", "both = len(wave)"),),
+        (f"{SOUND_LIMITS}::test_a_sound_of_too_many_samples_is_refused_within_twice_its_memory",),
+    ),
+    Bug(
+        "header not asked",
+        "a red team",
+        (Edit(AUDIO, '_COUNTED = ("wav", "flac", "aiff")', "_COUNTED = ()"),),
+        (f"{SOUND_LIMITS}::test_what_a_header_announces_is_refused_before_anything_is_decoded",),
+    ),
+    Bug(
+        "samples checked before resampling only",
+        "finite samples of 3.3e38 came out as NaN",
+        (Edit(AUDIO, "    if not _are_numbers(found):\n", "    if not _are_numbers(wave):\n"),),
+        (f"{SOUND_LIMITS}::test_samples_that_resampling_makes_no_numbers_are_a_data_error",),
+    ),
+    Bug(
+        "spectrogram not checked",
+        "finite samples of 3.3e38 came out as NaN",
+        (Edit("headrace/fetch/media/mel.py", "    if not np.isfinite(found.max()):", "    if False:"),),
+        (f"{SOUND_LIMITS}::test_a_spectrogram_that_is_no_numbers_is_a_data_error",),
+    ),
+    Bug(
+        "lost image is a text",
+        "all rows dropped: FAI-RL#81",
+        (Edit(PLACED, "    if not (given or about) or is_optional(row, kind):\n", "    if True:\n"),),
+        (f"{MISSING}::test_a_row_without_what_it_is_about_is_a_data_error",),
+    ),
+    Bug(
+        "mapped image may be missing",
+        "a red team",
+        (Edit(PLACED, "    if not (given or about) or", "    if not about or"),),
+        (f"{MISSING}::test_a_medium_that_the_map_names_has_to_be_there",),
+    ),
+    Bug(
+        "hole in a list of images closed",
+        "a red team",
+        (Edit(PLACED, "if at is not None and not is_optional(row, kind):", "if False:"),),
+        (f"{MISSING}::test_a_list_with_a_hole_is_a_data_error",),
+    ),
+    Bug(
+        "batches need files in memory",
+        "sandboxes without memfd_create",
+        (Edit("headrace/serve/wire.py", 'memory_file("headrace")', 'os.memfd_create("headrace")'),),
+        ("tests/test_no_memfd.py::test_workers_send_their_batches_all_the_same",),
+    ),
+    Bug(
+        "a column of pixels made wide first",
+        "32 kB of PNG took 13 GB",
+        (Edit("headrace/fetch/media/tensors.py", "_MOST_BETWEEN = 1 << 24", "_MOST_BETWEEN = 1 << 60"),),
+        ("tests/test_media_tall.py::test_a_column_of_pixels_is_made_a_square_within_its_memory",),
     ),
 )

@@ -27,6 +27,7 @@ from headrace.fetch import cache as cache_module
 from headrace.fetch import download, prefetch, shelf
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Grade, Lease
+from headrace.files import PART
 
 LONGEST_WAIT = 1500.0
 """Seconds of the simulation within which a shard has come, whatever happens on the way."""
@@ -72,6 +73,10 @@ class Watch:
     def removed(self, name: str) -> None:
         if name.startswith(LEASES):
             self.let_go(name)
+        if name.endswith(PART) and any(
+            who.is_alive and of == name for who, of in self.scene.system.open_files.values()
+        ):
+            self.world.fail(f"{name} is removed, and is being written")
         path = self.scene.root / name
         if name.startswith(PLACES) and not path.name.startswith("."):
             for process, lease in self.leases():

@@ -28,7 +28,8 @@ from headrace.catalog import retry, stop
 from headrace.catalog.shard import Broken, Origin, Restart, Shard
 from headrace.catalog.stop import beat, current
 from headrace.errors import Unreachable
-from headrace.fetch import cache, download, leases, prefetch
+from headrace.fetch import cache, download, heartbeat, leases, prefetch
+from headrace.fetch.heartbeat import Sign
 
 BY_PATH = ["lstat", "stat", "access", "link", "mkdir", "chmod", "unlink", "rename", "utime", "scandir"]
 BY_FILE = ["open", "close", "read", "write", "pwrite", "ftruncate", "fsync", "setxattr", "getxattr"]
@@ -238,6 +239,7 @@ class System:
                 files, "secrets", SimpleNamespace(token_hex=lambda n: f"{world.random.getrandbits(8 * n):0{2 * n}x}")
             )
             patch.setattr(locks, "fcntl", SimpleNamespace(flock=self.flock, **{n: getattr(fcntl, n) for n in LOCKS}))
+            patch.setattr(heartbeat, "hold", lambda path, again=None: Sign(path))  # all are of one machine
             patch.setattr(leases, "_numbers", iter(range(10**9)))
             patch.setattr(retry, "_random", world.random.random)
             patch.setattr(prefetch, "_SWEPT", set())

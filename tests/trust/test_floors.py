@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import pytest
 from named import ROOT
 
+import headrace
 from headrace import floors
 from headrace.floors import FLOORS
+from headrace.testing import write_parquet
 
 LEAST = {
     "pyarrow": ((14, 0, 1), "CVE-2023-47248"),
     "torch": ((2, 6, 0), "CVE-2025-32434"),
+    "jinja2": ((3, 1, 6), "CVE-2025-27516"),
     "pyyaml": ((5, 4, 0), "CVE-2020-14343"),
 }
 TOLD = {"pillow": "Pillow", "urllib3": "urllib3"}
@@ -75,3 +80,30 @@ def test_what_may_be_older_than_its_floor_is_named_in_the_log(name: str, caplog:
 def test_the_decoder_that_comes_in_a_wheel_is_watched_when_it_is_used() -> None:
     assert FLOORS["FFmpeg"].version >= (8, 1, 3)
     assert all("CVE-" in floor.hole for floor in FLOORS.values())
+
+
+@pytest.mark.parametrize(
+    ("version", "pack", "told"), [("4.53.0", "best_fit", 1), ("4.56.0", "best_fit", 0), ("4.53.0", "none", 0)]
+)
+def test_a_transformers_that_mixes_packed_documents_up_is_warned_of_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    version: str,
+    pack: Any,
+    told: int,
+) -> None:
+    """`tests/test_packed_models.py` fails with 4.53 and 4.54 and passes with 4.56."""
+    write_parquet(tmp_path / "in", [[8]], row=lambda shard, row: {"ids": [row + 1] * 5})
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    floors._SEEN.discard("Transformers")
+    for _ in range(2):
+        headrace.load(f"parquet:{tmp_path}/in/*.parquet:ids", seq_len=8, batch_size=1, pack=pack, cache_dir=tmp_path)
+    warnings = [record for record in caplog.records if record.name == "headrace.floors"]
+    assert [record.levelname for record in warnings] == ["WARNING"] * told
+    assert all("attend across the documents" in record.getMessage() for record in warnings)
+
+
+def test_no_transformers_that_mixes_packed_documents_up_is_asked_for() -> None:
+    (lowest,) = [least for other, least in asked_for() if other == "transformers"]
+    assert lowest >= floors.KEEPS_APART

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from media_files import clip, encoded, photo, sound, tone
 from serving import NUM_ROWS, UIDS, loader_of, seen, uids_in, write_rows
 
 import headrace
+from headrace.catalog import stop
+from headrace.errors import WorkerError
 from headrace.fetch.block import RowBlock
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.media.audio import decode_audio
@@ -24,6 +27,9 @@ from headrace.fetch.media.images import decode_image
 from headrace.fetch.media.video import decode_video
 from headrace.files import host_tag
 from headrace.make.prepare import AsRows
+from headrace.serve import worker
+from headrace.serve.pulse import Pulse
+from headrace.serve.wire import Wire
 from headrace.testing import LocalHub, write_jsonl, write_parquet, write_txt
 
 pytestmark = pytest.mark.alone
@@ -145,6 +151,64 @@ def test_a_download_keeps_its_deadline_when_the_clock_jumps(
     with ShardCache(tmp_path).acquire(shard) as lease:
         assert lease.path.read_bytes() == body
     assert len(hub.requests) == 1
+
+
+class Clock:
+    """In the place of the module `time`: sleeping takes no time, and the wall clock is set anew after each sleep."""
+
+    def __init__(self, jump: float) -> None:
+        self.slept, self._jump, self._wall = 0.0, jump, 1.7e9
+
+    def monotonic(self) -> float:
+        return 1000.0 + self.slept
+
+    def time(self) -> float:
+        return self._wall + self.slept
+
+    def sleep(self, seconds: float) -> None:
+        assert self.slept < 60, "it sleeps on and on"
+        self.slept += seconds
+        self._wall += self._jump
+
+
+class StoppedClock(stop.Stop):
+    """A `Stop` that waits by such a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, seconds: float) -> bool:
+        self._clock.sleep(seconds)
+        return self.is_set()
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_pause_is_as_long_as_it_was_asked_for_when_the_clock_jumps(
+    monkeypatch: pytest.MonkeyPatch, jump: float, owned: bool
+) -> None:
+    clock = Clock(jump)
+    monkeypatch.setattr(stop, "time", clock)
+    with stop.stopped_by(StoppedClock(clock) if owned else None):
+        stop.pause(3.0)
+    assert clock.slept == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_worker_is_waited_for_as_long_when_the_clock_jumps(monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    """It gives nothing, and the trainer wakes up now and then without a reason."""
+    clock = Clock(jump)
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(worker, "wait", lambda _, timeout: clock.sleep(min(timeout, 0.5)))
+    silent = worker.Worker.__new__(worker.Worker)
+    silent.number, silent.pid, silent._job, silent._last = 0, 0, 0, None
+    silent._wire, theirs = Wire.pair()
+    silent._pulse = Pulse()
+    silent._process = SimpleNamespace(sentinel=theirs.fileno())
+    with pytest.raises(WorkerError, match="has given nothing for 3 s"):
+        silent.take(0, 3.0)
+    assert clock.slept == pytest.approx(3.0)
 
 
 # --- a worker that is fifty times slower

@@ -21,8 +21,9 @@ from headrace.catalog import retry
 from headrace.catalog.shard import Broken, Origin, Shard
 from headrace.errors import HeadraceError
 from headrace.fetch import cache as cache_module
-from headrace.fetch import download, leases, sidecar
+from headrace.fetch import download, heartbeat, leases, sidecar
 from headrace.fetch.cache import ShardCache
+from headrace.fetch.heartbeat import Sign
 from headrace.fetch.leases import Grade, Lease
 from headrace.files import Files
 
@@ -128,6 +129,7 @@ class Cache(RuleBasedStateMachine):
         for name in ("headrace.files.is_alive", "headrace.locks.is_alive"):
             self.patch.setattr(name, lambda tag: tag in everybody and everybody[tag].alive)
         self.patch.setattr("headrace.locks.process_tag", lambda: self.turn.tag)
+        self.patch.setattr(heartbeat, "hold", lambda path, again=None: Sign(path))  # all are of one machine
         self.patch.setattr(cache_module, "log", _Silent())
         self.patch.setattr(download, "log", _Silent())
         self.patch.setattr(retry, "RETRY", retry.Retry(attempts=4, base=0.0))

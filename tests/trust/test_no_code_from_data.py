@@ -4,43 +4,14 @@ the source of the package, since a test that runs it could only try some of the 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from code_from_data import SAFE_LOADER, findings
 
 import headrace
 
 PACKAGE = Path(headrace.__file__).parent
-
-MODULES = {
-    *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "copyreg"),
-    *("tarfile", "zipfile", "runpy", "code", "codeop", "imp", "pty", "xmlrpc"),
-    *("pyarrow.ipc", "pyarrow.feather", "torch.hub"),
-}
-"""Readers of formats that run what they read, or write where it says."""
-NAMES = {"eval", "exec", "compile", "__import__"}
-METHODS = {
-    *("mktemp", "extractall", "getoutput", "getstatusoutput", "startfile", "unpack_archive"),
-    *("_create_unverified_context", "read_pickle", "to_pickle", "load_module", "exec_module", "open_stream"),
-}
-SHELLS = {"os.system", "os.popen"}
-LOADERS = {"np", "numpy", "torch", "joblib", "marshal", "dill"}
-"""`load` of these unpickles, or may."""
-MEANINGS = {
-    "shell": False,
-    "allow_pickle": False,
-    "trust_remote_code": False,
-    "weights_only": True,
-    "verify": True,
-    "check_hostname": True,
-}
-"""Arguments that may have this value only."""
-GLOBALS = {"MAX_IMAGE_PIXELS", "LOAD_TRUNCATED_IMAGES", "verify_mode"}
-"""Attributes of libraries that nobody but the user may change."""
-WATCHED = {"ForkingPickler", "all_gather_object", "import_module", "literal_eval", "Popen"}
-"""Allowed where `ALLOWED` gives the reason."""
-SAFE_LOADER = "getattr(yaml, 'CSafeLoader', yaml.SafeLoader)"
 
 ALLOWED = {
     ("serve/wire.py", "ForkingPickler"): "jobs and batches between a trainer and its own workers, on a socket pair "
@@ -59,68 +30,9 @@ ALLOWED = {
     ("synth/facts.py", "format"): "templates of our own, in a table of world.py",
     ("synth/world.py", "format"): "the same",
     ("lerobot/info.py", "format"): "a `Template` of ours, which was parsed into literals and known fields",
+    ("make/chat_sandbox.py", "from_string"): "chat templates, which run in a sandbox that counts what they do",
     ("make/formatters/base.py", "format"): "a formatter's method of that name",
 }
-
-
-def findings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and rule of everything that is not to be there, and of everything that needs a reason."""
-    for node in ast.walk(tree):
-        line = getattr(node, "lineno", 0)
-        for module in _imported(node):
-            if any(module == banned or module.startswith(f"{banned}.") for banned in MODULES):
-                yield line, f"import {module}"
-        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        if isinstance(node, ast.Name) and name in NAMES:
-            yield line, name
-        if isinstance(node, ast.Attribute) and (name in METHODS or ast.unparse(node) in SHELLS):
-            yield line, f".{name}"
-        if name in WATCHED:
-            yield line, name
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and name in GLOBALS:
-            yield line, f"{name} is set"
-        if isinstance(node, ast.Call):
-            yield from ((line, what) for what in _call(node, tree))
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return []
-
-
-def _call(node: ast.Call, tree: ast.AST) -> Iterator[str]:
-    function = node.func
-    for keyword in node.keywords:
-        if keyword.arg in MEANINGS:
-            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-            if value is not MEANINGS[keyword.arg]:
-                yield f"{keyword.arg}={ast.unparse(keyword.value)}"
-    if not isinstance(function, ast.Attribute):
-        return
-    of = ast.unparse(function.value)
-    weights = any(keyword.arg == "weights_only" for keyword in node.keywords)  # of which the value is looked at above
-    if function.attr == "load" and of in LOADERS and not weights:
-        yield f"{of}.load"
-    if of == "yaml" and function.attr in ("load", "load_all", "unsafe_load", "full_load") and not _is_safe(node, tree):
-        yield f"yaml.{function.attr}"
-    if function.attr in ("format", "format_map") and not isinstance(function.value, ast.Constant):
-        yield "format"  # a template from outside reaches into what it is given: "{0.__class__}"
-
-
-def _is_safe(node: ast.Call, tree: ast.AST) -> bool:
-    """`yaml.load` with a loader that was made just so in the same file."""
-    names = {keyword.value.id for keyword in node.keywords if isinstance(keyword.value, ast.Name)}
-    made = {
-        target.id: ast.unparse(one.value)
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Assign)
-        for target in one.targets
-        if isinstance(target, ast.Name) and target.id in names
-    }
-    return bool(names) and made == dict.fromkeys(names, SAFE_LOADER)
 
 
 def test_the_package_has_nothing_that_turns_data_into_code() -> None:
@@ -140,32 +52,100 @@ def test_the_package_has_nothing_that_turns_data_into_code() -> None:
 
 SEEN = {
     "import pickle": "import pickle",
+    "import pickle as p\np.loads(x)": "pickle.loads",
     "from pickle import loads": "import pickle",
+    "from pickle import loads as read\nread(x)": "pickle.loads",
+    "import cloudpickle": "import cloudpickle",
+    "import dill": "import dill",
+    "import marshal": "import marshal",
+    "import shelve": "import shelve",
+    "from joblib import load": "import joblib",
+    "import jsonpickle": "import jsonpickle",
     "import pyarrow.ipc as ipc": "import pyarrow.ipc",
+    "import pyarrow as pa\npa.ipc.open_file(x)": "pyarrow.ipc.open_file",
     "from pyarrow import feather": "import pyarrow.feather",
     "import tarfile": "import tarfile",
+    "import runpy": "import runpy",
+    "from runpy import run_path": "import runpy",
+    "import code\ncode.interact()": "code.interact",
+    "import ctypes\nctypes.CDLL(x)": "ctypes.CDLL",
+    "from ctypes import cdll": "import ctypes",
+    "import logging.config": "import logging.config",
+    "import torch\ntorch.hub.load(x, y)": "torch.hub",
     "eval(text)": "eval",
     "f = exec": "exec",
+    "compile(text, '', 'exec')": "compile",
     "__import__(name)": "__import__",
-    "yaml.load(text)": "yaml.load",
-    "yaml.load(text, Loader=yaml.Loader)": "yaml.load",
-    "loader = yaml.UnsafeLoader\nyaml.load(text, Loader=loader)": "yaml.load",
-    "yaml.unsafe_load(text)": "yaml.unsafe_load",
-    "np.load(path)": "np.load",
-    "torch.load(path)": "torch.load",
-    "torch.load(path, weights_only=False)": "weights_only=False",
+    "import builtins\nbuiltins.eval(x)": "eval",
+    "import builtins as b\nb.exec(x)": "exec",
+    "from builtins import eval as e\ne(x)": "eval",
+    "import builtins\ngetattr(builtins, 'ev' + 'al')(x)": "eval",
+    "import builtins\ngetattr(builtins, f'{\"ex\"}ec')(x)": "exec",
+    "import builtins\ngetattr(builtins, name)(x)": "getattr of a module",
+    "import os\ngetattr(os, name)(x)": "getattr of a module",
+    "__builtins__['exec'](x)": "exec",
+    "import builtins\nbuiltins.__dict__['eval'](x)": "eval",
+    "import builtins\nvars(builtins)['eval'](x)": "eval",
+    "globals()['eval'](x)": "eval",
+    "import sys\nsys.modules['pickle'].loads(x)": "pickle.loads",
+    "import sys\nsys.modules.get('pickle')": "pickle",
+    "run = eval\nagain = run\nagain(x)": "eval",
+    "(e := eval)(x)": "eval",
+    "e: object = eval": "eval",
+    "import importlib\nimportlib.import_module(row)": "import_module",
+    "from importlib import import_module as im\nim(row)": "import_module",
+    "import importlib\nimportlib.import_module('pickle').loads(x)": "pickle.loads",
+    "from importlib import reload": "importlib.reload",
+    "import importlib.util\nimportlib.util.spec_from_file_location(n, p)": "importlib.util.spec_from_file_location",
+    "import types\ntypes.FunctionType(c, {})": "types.FunctionType",
+    "import yaml\nyaml.load(text)": "yaml.load",
+    "from yaml import load\nload(text)": "yaml.load",
+    "from yaml import load as read\nread(text, Loader=x)": "yaml.load",
+    "import yaml as y\ny.load(text, Loader=y.Loader)": "yaml.load",
+    "import yaml\nyaml.load(text, Loader=yaml.Loader)": "yaml.load",
+    "import yaml\nloader = yaml.UnsafeLoader\nyaml.load(text, Loader=loader)": "yaml.load",
+    "import yaml\nyaml.unsafe_load(text)": "yaml.unsafe_load",
+    "from yaml import unsafe_load": "yaml.unsafe_load",
+    "import yaml\nyaml.full_load_all(text)": "yaml.full_load_all",
+    "import yaml\nread = yaml.load": "yaml.load is handed on",
+    "import yaml\ngetattr(yaml, 'load')(text)": "yaml.load",
+    "import numpy as np\nnp.load(path)": "numpy.load",
+    "from numpy import load": "numpy.load",
+    "import numpy\nnumpy.load(path, allow_pickle=True)": "allow_pickle=True",
     "read(path, allow_pickle=True)": "allow_pickle=True",
-    "run(command, shell=True)": "shell=True",
+    "read(path, **{'allow_pickle': True})": "allow_pickle=True",
+    "import torch\ntorch.load(path)": "torch.load",
+    "import torch as t\nt.load(path)": "torch.load",
+    "from torch import load\nload(path)": "torch.load",
+    "import torch\ntorch.load(path, weights_only=False)": "weights_only=False",
+    "import torch\nmap(torch.load, paths)": "torch.load is handed on",
+    "import pandas as pd\npd.read_pickle(path)": "pandas.read_pickle",
+    "from pandas import read_pickle": "pandas.read_pickle",
+    "frame.to_pickle(path)": ".to_pickle",
+    "import subprocess\nsubprocess.run(command, shell=True)": "shell=True",
     "run(command, shell=asked)": "shell=asked",
-    "os.system(command)": ".system",
-    "tempfile.mktemp()": ".mktemp",
+    "run(command, **{'shell': True})": "shell=True",
+    "from subprocess import getoutput": "subprocess.getoutput",
+    "import subprocess as s\ns.Popen(x)": "Popen",
+    "import os\nos.system(command)": "os.system",
+    "from os import system\nsystem(command)": "os.system",
+    "import os as o\no.popen(command)": "os.popen",
+    "import os\nos.execvp(a, b)": "os.execvp",
+    "import os\nos.spawnl(0, a)": "os.spawnl",
+    "import asyncio\nasyncio.create_subprocess_shell(x)": "asyncio.create_subprocess_shell",
+    "import tempfile\ntempfile.mktemp()": ".mktemp",
+    "from tempfile import mktemp": "tempfile.mktemp",
     "tar.extractall(folder)": ".extractall",
+    "import shutil as s\ns.unpack_archive(x)": "shutil.unpack_archive",
+    "loader.exec_module(m)": ".exec_module",
     "pa.ipc.open_stream(data)": ".open_stream",
     "from_pretrained(name, trust_remote_code=given)": "trust_remote_code=given",
     "get(url, verify=False)": "verify=False",
     "Image.MAX_IMAGE_PIXELS = None": "MAX_IMAGE_PIXELS is set",
     "template.format(chunk=1)": "format",
-    "importlib.import_module(row)": "import_module",
+    "env.from_string(text)": "from_string",
+    "made().from_string(text)": "from_string",
+    "import ast\nast.literal_eval(x)": "literal_eval",
 }
 
 
@@ -178,13 +158,30 @@ def test_what_is_looked_for_is_found(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        f"loader = {SAFE_LOADER}\nyaml.load(text, Loader=loader)",
-        "yaml.safe_load(text)",
-        "re.compile(pattern)",
-        "json.load(file)",
+        f"import yaml\nloader = {SAFE_LOADER}\nyaml.load(text, Loader=loader)",
+        "import yaml\nyaml.safe_load(text)",
+        "from yaml import safe_load as load\nload(text)",
+        "import re\nre.compile(pattern)",
+        "from re import compile as make\nmake(pattern)",
+        "import json\njson.load(file)",
+        "from json import load\nload(file)",
         "'{}'.format(1)",
-        "subprocess.run([a], shell=False)",
-        "torch.from_numpy(array)",
+        "import subprocess\nsubprocess.run([a], shell=False)",
+        "import torch\ntorch.from_numpy(array)",
+        "import torch\ntorch.load(path, weights_only=True)",
+        "model.eval()",
+        "self.exec(x)",
+        "import os\nos.stat(path)",
+        "getattr(row, name)",
+        "import os\ngetattr(os, 'O_TMPFILE', 0)",
+        "import sys\nsys.modules['json'].loads(x)",
+        "known['eval']",
+        "import importlib.util\nimportlib.util.find_spec('torch')",
+        "loader.load(path)",
+        "def compiled(code): return code",
+        "evaluate(x)",
+        "import numpy as np\nnp.loadtxt(path)",
+        "from types import MappingProxyType",
     ],
 )
 def test_what_is_harmless_is_let_through(source: str) -> None:

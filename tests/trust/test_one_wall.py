@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 from fetching import leftovers, noise, shard_on
 
 from headrace.catalog.shard import Shard
-from headrace.fetch import sidecar
+from headrace.fetch import leases, sidecar
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.download import download
-from headrace.files import Files
-from headrace.testing.hub import CloseAfter, IgnoreRange, LocalHub
+from headrace.fetch.leases import REMOVAL_SECONDS, Grade, Leases
+from headrace.files import REAL, Files
+from headrace.testing.hub import CloseAfter, GzipBody, IgnoreRange, LocalHub
+from headrace.testing.hub.faults import Exchange
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,6 +35,37 @@ def test_a_whole_file_in_answer_to_a_range_is_not_appended_where_neither_size_no
     download(shard, tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == BODY
     assert [request.range for request in hub.requests] == [None, f"bytes={MID}-", None]
+
+
+class FromTheStart:
+    """206 with the whole file, which it says, where its second half was asked for; nothing tells its length."""
+
+    def acts_on(self, exchange: Exchange) -> bool:
+        return exchange.has_body and exchange.answer.status == 206
+
+    def act(self, exchange: Exchange) -> None:
+        answer = exchange.answer
+        size = answer.headers["Content-Range"].rpartition("/")[2]
+        answer.headers["Content-Range"] = f"bytes 0-{answer.stop - 1}/{size}"
+        answer.start, answer.trouble.framing = 0, "none"
+
+
+def test_a_range_from_another_place_is_not_appended_where_neither_size_nor_hash_would_tell(
+    hub: LocalHub, tmp_path: Path
+) -> None:
+    known = shard_on(hub, BODY)
+    hub.fault("*/resolve/*", CloseAfter(MID), nth=1)
+    hub.fault("*/resolve/*", FromTheStart(), nth=1)
+    download(Shard(known.path, -1, "", known.origin), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == BODY
+    assert [request.range for request in hub.requests] == [None, f"bytes={MID}-", None]
+
+
+def test_a_packed_body_is_not_taken_where_neither_size_nor_hash_would_tell(hub: LocalHub, tmp_path: Path) -> None:
+    known = shard_on(hub, BODY)
+    hub.fault("*/resolve/*", GzipBody(), nth=1)
+    download(Shard(known.path, -1, "", known.origin), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == BODY
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -70,3 +104,64 @@ def test_a_disk_that_takes_no_lease_is_no_reason_to_fail_while_only_looking(
     ShardCache(tmp_path).acquire(shard).release(keep=True)
     assert ShardCache(tmp_path, files=Full()).find(shard) is None
     assert len(hub.requests) == 1
+
+
+class Clock:
+    """In the place of the module `time`: it goes on only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Sleeper(Leases):
+    """Falls asleep when it has found that nobody has a lease, before it removes the file."""
+
+    asleep: Callable[[], None]
+
+    def in_use(self, key: str, but: Collection[Grade] = ()) -> bool:
+        found = super().in_use(key, but)
+        self.asleep()
+        return found
+
+
+def test_who_slept_before_a_removal_leaves_the_file_to_those_who_no_longer_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sleeper saw no lease, and is waited for in vain: the other reads the file by the time it wakes up."""
+    clock = Clock()
+    monkeypatch.setattr(leases, "time", clock)
+    monkeypatch.setattr(leases, "pause", clock.sleep)
+    sleeper, reader = Sleeper(tmp_path, REAL), Leases(tmp_path, REAL)
+    removed: list[str] = []
+
+    def read() -> None:
+        reader.claim("key")
+        reader.wait_for_removals("key")
+
+    sleeper.asleep = read
+    assert sleeper.remove("key", lambda: removed.append("key")) is False
+    assert clock.now - 1000 >= 2 * REMOVAL_SECONDS, "it was waited for"
+    assert removed == []
+
+
+@pytest.mark.parametrize(("share", "goes"), [(0.0, True), (0.9, True), (1.1, False)])
+def test_a_removal_gives_up_when_it_took_longer_than_a_removal_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, goes: bool
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(leases, "time", clock)
+    sleeper = Sleeper(tmp_path, REAL)
+    sleeper.asleep = lambda: clock.sleep(share * REMOVAL_SECONDS)
+    removed: list[str] = []
+    assert sleeper.remove("key", lambda: removed.append("key")) is goes
+    assert bool(removed) is goes
+    assert list(tmp_path.iterdir()) == [], "no mark stays"

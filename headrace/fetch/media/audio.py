@@ -27,6 +27,10 @@ MIN_RATE, MAX_RATE = 100, 1_536_000
 INSTALL = "pip install 'headrace[audio]'"
 
 _SOUNDFILE = ("wav", "flac", "ogg", "mp3", "aiff")
+_COUNTED = ("wav", "flac", "aiff")
+"""Files whose headers count their samples; others estimate them."""
+_UNKNOWN = (1 << 63) - 1
+"""What libsndfile says of a header that counts nothing."""
 _SCALES = {"uint8": 128.0, "int16": 32768.0, "int32": 2147483648.0}
 
 
@@ -57,17 +61,30 @@ def decode_audio(value: Any, sample_rate: int, budget: Budget = DEFAULT, clip: C
 
 
 def _require_numbers(wave: F32) -> None:
-    # What is not a number is both, and these are quicker than a look at each.
-    if len(wave) and not (np.isfinite(wave.min()) and np.isfinite(wave.max())):
+    if not _are_numbers(wave):
         raise DataError("the audio has samples that are not numbers (NaN or infinite)")
+
+
+def _are_numbers(wave: F32) -> bool:
+    # What is not a number is both, and these are quicker than a look at each.
+    return not len(wave) or bool(np.isfinite(wave.min()) and np.isfinite(wave.max()))
+
+
+def _require_length(samples: int, channels: int, rate: int, budget: Budget) -> None:
+    """Refuse a sound of more samples in each channel than the limits allow."""
+    budget.require("max_seconds", samples / rate, "the length in seconds of the audio")
+    budget.require("max_samples", samples * channels, "the number of samples in all channels of the audio")
 
 
 def _resampled(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
     if not len(wave):
         raise DataError("the audio has no samples")
-    budget.require("max_seconds", len(wave) / rate, "the length in seconds of the audio")
+    _require_length(len(wave), 1, rate, budget)
     if rate == sample_rate:
         return wave
+    how = f"resampling from {rate:,} to {sample_rate:,} Hz"
+    both = len(wave) + len(wave) * sample_rate // rate
+    budget.require("max_samples", both, f"the number of samples before and after {how}")
     try:
         import soxr
     except ImportError as error:
@@ -77,6 +94,12 @@ def _resampled(wave: F32, rate: int, sample_rate: int, budget: Budget) -> F32:
         raise DataError(
             f"the audio has no samples at the rate that is asked for: it has {len(wave):,} at {rate:,} a second, "
             f"which is less than one at {sample_rate:,}"
+        )
+    # The sums of the filter may overflow where the samples do not.
+    if not _are_numbers(found):
+        raise DataError(
+            f"the audio has samples that are not numbers (NaN or infinite) after {how}; before, they reach "
+            f"{max(wave.max(), -wave.min()):g}"
         )
     return found
 
@@ -102,8 +125,9 @@ def _of_array(value: Any, rate: Any, budget: Budget) -> tuple[F32, int]:
         raise DataError(f"the audio is an array of {array.dtype} and shape {array.shape}; samples are expected")
     if array.ndim == 2 and array.shape[0] > array.shape[1]:
         array = array.T
-    rate = _require_form(rate, 1 if array.ndim == 1 else array.shape[0])
-    budget.require("max_seconds", array.shape[-1] / rate, "the length in seconds of the audio")
+    channels = 1 if array.ndim == 1 else array.shape[0]
+    rate = _require_form(rate, channels)
+    _require_length(array.shape[-1], channels, rate, budget)
     if array.dtype.kind == "i" and array.dtype.itemsize == 8:
         array = _of_16_bits(array)
     return _mono(_floats(array) if array.ndim == 2 else _floats(array)[None]), rate
@@ -127,7 +151,10 @@ def _floats(array: NDArray[Any]) -> NDArray[Any]:
     if scale is None:
         raise DataError(f"the audio has samples of type {array.dtype}; floats, int16, int32 or uint8 are expected")
     floats = array.astype(np.float32)
-    return (floats - 128.0) / scale if array.dtype == np.uint8 else floats / scale
+    if array.dtype == np.uint8:
+        floats -= 128.0
+    floats /= scale
+    return floats
 
 
 def _mono(channels: NDArray[Any]) -> F32:
@@ -145,22 +172,43 @@ class Cut:
     def __init__(self, clip: Clip | None) -> None:
         self._clip = clip
 
+    @property
+    def is_whole(self) -> bool:
+        return self._clip is None
+
     def of(self, parts: Iterable[F32], rate: int) -> tuple[F32, int]:
         """The samples of all parts, or of the clip. What comes after it is not asked for."""
-        if self._clip is None:
-            every = list(parts)
-            return (every[0] if len(every) == 1 else np.concatenate(every or [np.zeros(0, np.float32)])), rate
-        start = round(self._clip.start * rate)
-        stop = None if self._clip.end is None else round(self._clip.end * rate)
-        kept, got = [np.zeros(0, np.float32)], 0
+        return _joined(parts if self._clip is None else self._within(parts, rate, self._clip)), rate
+
+    def _within(self, parts: Iterable[F32], rate: int, clip: Clip) -> Iterator[F32]:
+        start = round(clip.start * rate)
+        stop = None if clip.end is None else round(clip.end * rate)
+        got = 0
         for part in parts:
-            kept.append(part[max(0, start - got) : None if stop is None else max(0, stop - got)])
+            yield part[max(0, start - got) : None if stop is None else max(0, stop - got)].copy()
             got += len(part)
             if stop is not None and got >= stop:
-                break
-        else:
-            self._clip.require_within(got / rate, "audio")
-        return np.concatenate(kept), rate
+                return
+        clip.require_within(got / rate, "audio")
+
+
+def _joined(parts: Iterable[F32]) -> F32:
+    """All parts in one array. It grows as they come: a list of them would take twice the room when it is joined."""
+    whole, size = np.empty(0, np.float32), 0
+    for part in parts:
+        if not size:
+            whole, size = part, len(part)
+            continue
+        need = size + len(part)
+        if not whole.flags.owndata:
+            whole = whole.copy()
+        if need > len(whole):
+            whole.resize(need + need // 8, refcheck=False)
+        whole[size:need] = part
+        size = need
+    if size < len(whole):
+        whole.resize(size, refcheck=False)
+    return whole
 
 
 def _of_bytes(data: bytes, budget: Budget, cut: Cut) -> tuple[F32, int]:
@@ -178,15 +226,19 @@ def _of_bytes(data: bytes, budget: Budget, cut: Cut) -> tuple[F32, int]:
     try:
         with soundfile.SoundFile(readable(data), closefd=False) as file:
             rate = _require_form(file.samplerate, file.channels)
+            if name in _COUNTED and file.frames != _UNKNOWN and cut.is_whole:
+                _require_length(file.frames, file.channels, rate, budget)
             return cut.of(_by_soundfile(file, rate, budget), rate)
     except soundfile.LibsndfileError as error:
-        # FFmpeg knows more codecs, and more ways in which these files are written.
-        try:
-            return _by_ffmpeg(data, budget, cut)
-        except HeadraceError as other:
-            if isinstance(other, Refused):
-                raise
-            raise DataError(f"the {CONTAINERS[name]} audio cannot be decoded: {shown(error.error_string)}") from error
+        said = shown(error.error_string)
+    # FFmpeg knows more codecs, and more ways in which these files are written. It is asked outside of the handler: the
+    # error there would keep all that was decoded until then.
+    try:
+        return _by_ffmpeg(data, budget, cut)
+    except Refused:
+        raise
+    except HeadraceError as error:
+        raise DataError(f"the {CONTAINERS[name]} audio cannot be decoded: {said}") from error
 
 
 def sound_seconds(data: bytes) -> float | None:
@@ -213,7 +265,7 @@ def _by_soundfile(file: Any, rate: int, budget: Budget) -> Iterator[F32]:
             break
         clock.check()
         got += count
-        budget.require("max_seconds", got / rate, "the length in seconds of the audio")
+        _require_length(got, channels, rate, budget)
         yield _mono(block[:count].T) if channels > 1 else block[:count, 0]
         if count < most:
             break
@@ -233,7 +285,7 @@ def _by_ffmpeg(data: bytes, budget: Budget, cut: Cut) -> tuple[F32, int]:
 
 
 def _frames(frames: Iterator[Any], rate: int, clock: Clock) -> Iterator[F32]:
-    got = 0
+    got = most = 0
     for frame in frames:
         clock.check()
         if frame.sample_rate != rate:
@@ -243,6 +295,6 @@ def _frames(frames: Iterator[Any], rate: int, clock: Clock) -> Iterator[F32]:
         if not frame.format.is_planar:
             array = array.reshape(-1, channels).T
         wave = _mono(_floats(array))
-        got += len(wave)
-        clock.budget.require("max_seconds", got / rate, "the length in seconds of the audio")
+        got, most = got + len(wave), max(most, channels)
+        _require_length(got, most, rate, clock.budget)
         yield wave

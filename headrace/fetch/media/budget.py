@@ -1,4 +1,4 @@
-"""What one image, sound or video may take: bytes, pixels, seconds, frames, and time to decode it."""
+"""What one image, sound or video may take: bytes, pixels, seconds, samples, frames, and time to decode it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class Budget:
     """Of an image, or of one frame of a video: width times height."""
     max_seconds: float = 3600.0
     """Of a sound or a video."""
+    max_samples: int = 3600 * 48_000 * 2
+    """Of a sound, all channels together: as announced, as decoded, before and after resampling, and of a spectrogram.
+    Each takes 4 bytes. The default is an hour of stereo at 48 kHz, whatever rate a file claims to have."""
     max_frames: int = 1 << 20
     """Of a video, whatever number of them is taken."""
     timeout: float = 30.0

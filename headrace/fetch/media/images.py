@@ -137,7 +137,9 @@ def _require_size(size: tuple[int, int], budget: Budget) -> None:
 
 
 def _require_pixels(size: tuple[int, int], budget: Budget) -> None:
-    budget.require("max_pixels", size[0] * size[1], f"the number of pixels ({size[0]} x {size[1]})")
+    # Pillow keeps an address for each row: one of a single pixel takes as much as eight.
+    width, height = max(size[0], 8), size[1]
+    budget.require("max_pixels", width * height, f"the number of pixels ({size[0]} x {size[1]})")
 
 
 def _require_whole_png(data: bytes) -> None:

@@ -33,8 +33,24 @@ def require_whole(data: bytes, name: str) -> None:
         need = _segment_end(data)
     elif name == "mp3":
         require_whole_mp3(data)
+    elif name == "ogg":
+        _require_one_link(data)
     if need > len(data):
         raise DataError(f"the file is cut short: it has {len(data):,} of {need:,} bytes")
+
+
+def _require_one_link(data: bytes) -> None:
+    """Refuse an Ogg file with several recordings one after the other: decoders give the first as if it were all."""
+    at, begun = 0, False
+    while data[at : at + 4] == b"OggS" and at + 27 <= len(data):
+        is_first, segments = data[at + 5] & 2, data[at + 26]
+        if is_first and begun:
+            raise DataError(
+                f"the Ogg file is a chain: another recording begins at byte {at:,}, and only the first would be "
+                f"decoded; keep each in a file of its own"
+            )
+        begun = begun or not is_first
+        at += 27 + segments + sum(data[at + 27 : at + 27 + segments])
 
 
 def require_all_samples(data: bytes, found: int) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import SpecError, shown
+from headrace.errors import DataError, SpecError, shown
+from headrace.fetch.media.budget import DEFAULT, Budget
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,10 +19,18 @@ WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010
 RANGE = 8.0
 """In powers of ten; what is further below the loudest is cut off."""
 _AT_ONCE = 4096
-"""Windows that are transformed together; bounds the memory."""
+_MOST_AT_ONCE = _AT_ONCE * 1200
+"""Windows, and samples in them, that are transformed together; bounds the memory."""
 
 
-def log_mel(wave: Any, n_mels: int = 80, max_length: int | None = None, *, sample_rate: int = 16_000) -> F32:
+def log_mel(
+    wave: Any,
+    n_mels: int = 80,
+    max_length: int | None = None,
+    *,
+    sample_rate: int = 16_000,
+    budget: Budget = DEFAULT,
+) -> F32:
     """[n_mels, T]: of 25 ms every 10 ms, the power in `n_mels` bands.
 
     As log10, cut off at 8 below the loudest, then (x + 4) / 4. T is at most `max_length`; of a longer wave the
@@ -38,15 +47,26 @@ def log_mel(wave: Any, n_mels: int = 80, max_length: int | None = None, *, sampl
     if max_length is not None:
         wave = wave[: max_length * hop]
     columns = max(1, len(wave) // hop)
+    budget.require("max_samples", n_mels * columns, "the number of values in the spectrogram of the audio")
     padded = np.pad(wave, (size // 2, size // 2 + hop), mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop][:columns]
     bands, shape = mel_bands(n_mels, size, sample_rate), hann(size)
-    parts = []
-    for at in range(0, columns, _AT_ONCE):
-        waves = np.fft.rfft(windows[at : at + _AT_ONCE] * shape)
-        parts.append(bands @ (waves.real**2 + waves.imag**2).T.astype(np.float32))
-    logs = np.log10(np.maximum(np.concatenate(parts, axis=1), 1e-10))
-    found: F32 = ((np.maximum(logs, logs.max() - RANGE) + 4.0) / 4.0).astype(np.float32)
+    found = np.empty((n_mels, columns), np.float32)
+    step = max(1, min(_AT_ONCE, _MOST_AT_ONCE // size))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large is looked for below
+        for at in range(0, columns, step):
+            waves = np.fft.rfft(windows[at : at + step] * shape)
+            found[:, at : at + step] = bands @ (waves.real**2 + waves.imag**2).T.astype(np.float32)
+    if not np.isfinite(found.max()):  # it is not, also where one value is no number
+        raise DataError(
+            f"the spectrogram of the audio has values that are not numbers (NaN or infinite): its samples reach "
+            f"{np.abs(wave).max():g}"
+        )
+    # In place: of a long sound, each copy is large.
+    np.log10(np.maximum(found, 1e-10, out=found), out=found)
+    np.maximum(found, found.max() - RANGE, out=found)
+    found += 4.0
+    found /= 4.0
     return found
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+_MOST_BETWEEN = 1 << 24
+"""Pixels of a picture that is as wide as the result and as high as it was; beyond, it is made low first."""
+
+
 def image_tensor(
     picture: NDArray[np.uint8] | Image,
     size: int,
@@ -61,8 +65,12 @@ def _resized(pixels: torch.Tensor, size: int) -> torch.Tensor:
     from torch.nn.functional import interpolate
 
     planes = pixels.permute(2, 0, 1)
-    if planes.shape[1:] == (size, size):
+    height, width = planes.shape[1:]
+    if (height, width) == (size, size):
         return planes
+    if width < size < height and height * size > _MOST_BETWEEN:
+        # It is made wide before it is made low, and would be huge in between.
+        planes = interpolate(planes[None], (size, width), mode="bilinear", antialias=True)[0]
     return interpolate(planes[None], (size, size), mode="bilinear", antialias=True)[0]
 
 

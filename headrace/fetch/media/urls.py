@@ -6,14 +6,13 @@ still stands in the Host header and in the TLS handshake. No cookies, no credent
 
 from __future__ import annotations
 
-import io
 import re
 import socket
 import ssl
 import time
 from functools import cache
 from http.client import HTTPException
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, urljoin
 
 import urllib3
@@ -21,16 +20,18 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 from headrace.catalog.connections import split_url, tls_context
+from headrace.catalog.patience import Patience, wait_with
 from headrace.catalog.retry import HEALS, asked_wait, retrying
 from headrace.catalog.shard import Broken
 from headrace.catalog.stop import beat
-from headrace.catalog.transport import MAX_REDIRECTS, REDIRECTS
+from headrace.catalog.transport import MAX_REDIRECTS, REDIRECTS, announced_length
 from headrace.errors import HeadraceError, NotAllowed, NotFound, Stalled, Unreachable, plain_url, shown
 from headrace.fetch.media import addresses
 from headrace.fetch.media.budget import over
 from headrace.fetch.media.policy import MediaPolicy
 
 CHUNK = 64 << 10
+ATTEMPTS = 6
 PORTS = {"http": 80, "https": 443}
 HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity", "Connection": "close", "User-Agent": "headrace"}
 
@@ -50,10 +51,13 @@ class Hop(NamedTuple):
 
 
 def fetch(url: str, policy: MediaPolicy) -> bytes:
-    """The body at an address of a row."""
+    """The body at an address of a row, within `policy.timeout`.
+
+    Addresses in rows are often dead for good, so one that does not answer is not waited for as the data itself is.
+    """
     hop = _checked(url.strip(), policy)
     deadline = time.monotonic() + policy.timeout
-    return retrying(lambda: _follow(hop, policy, deadline), hop.url)
+    return retrying(lambda: _follow(hop, policy, deadline), hop.url, ATTEMPTS)
 
 
 def _checked(url: str, policy: MediaPolicy) -> Hop:
@@ -156,9 +160,9 @@ def _require_useful(raw: urllib3.BaseHTTPResponse, hop: Hop, deadline: float) ->
 
 
 def _body(raw: urllib3.BaseHTTPResponse, hop: Hop, policy: MediaPolicy, deadline: float) -> bytes:
-    length = raw.headers.get("content-length", "")
-    if length.isdecimal():
-        policy.require("max_bytes", int(length), f"the announced size in bytes of {hop.url}")
+    length = announced_length(raw.headers)
+    if length is not None:
+        policy.require("max_bytes", length, f"the announced size in bytes of {hop.url}")
     parts, got = [], 0
     while part := raw.read1(CHUNK, decode_content=False):
         beat()
@@ -175,44 +179,6 @@ def _late(hop: Hop, policy: MediaPolicy) -> Stalled:
     return Stalled(f"{hop.url} did not arrive within timeout={policy.timeout:g} s")
 
 
-class _Timed(io.RawIOBase):
-    """What a socket receives, until the deadline: a timeout alone would begin anew with each byte."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock, self._deadline = sock, deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(_left(self._deadline))
-        return self._sock.recv_into(buffer)
-
-    def close(self) -> None:
-        super().close()
-        self._sock.close()
-
-
-class _Wire:
-    """A socket that is read through `_Timed`."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock, self._deadline = sock, deadline
-        self._file: io.BufferedReader | None = None
-
-    def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        self._file = io.BufferedReader(_Timed(self._sock, self._deadline), CHUNK)
-        return self._file
-
-    def close(self) -> None:
-        # A connection lets go of its socket as soon as the answer owns its file.
-        if self._file is None:
-            self._sock.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
 def _connection(hop: Hop, found: list[str], deadline: float) -> HTTPConnection:
     """A connection to one of the addresses that were looked at, in their order."""
     connection: _Plain | _Secure
@@ -221,6 +187,7 @@ def _connection(hop: Hop, found: list[str], deadline: float) -> HTTPConnection:
     else:
         connection = _Plain(hop.host, hop.port, timeout=_left(deadline))
     connection.found, connection.deadline = found, deadline
+    wait_with(Patience(_left(deadline), _left(deadline)), connection)
     return connection
 
 
@@ -254,10 +221,6 @@ class _Plain(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         return _dialled(self)
 
-    def connect(self) -> None:
-        super().connect()
-        self.sock = _Wire(self.sock, self.deadline)
-
 
 class _Secure(HTTPSConnection):
     found: list[str]
@@ -265,7 +228,3 @@ class _Secure(HTTPSConnection):
 
     def _new_conn(self) -> socket.socket:
         return _dialled(self)
-
-    def connect(self) -> None:
-        super().connect()
-        self.sock = _Wire(self.sock, self.deadline)

@@ -10,7 +10,7 @@ from headrace.fetch.media.likely import is_frames
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
-from headrace.make.formatters.media import span_of
+from headrace.make.formatters.media import require_media, span_of
 from headrace.make.turns import Piece, Turn
 from headrace.make.values import as_text, is_media, joined, listed, media_list, media_status, texts
 
@@ -19,12 +19,22 @@ Made: TypeAlias = Literal["image", "video"]
 _ASK = {"image": "Generate an image", "video": "Generate a video"}
 EDIT = "Edit this image"
 ANIMATE = "Animate this image."
+_SOURCES = ("source_image", "source_image_url")
+_TARGETS: dict[Made, tuple[str, ...]] = {
+    "image": ("image", "target_image", "image_a", "image_b"),
+    "video": ("video", "video_path", "video_url", "video_id", "video_a", "video_b"),
+}
+"""The fields that a map may name what was made by."""
 _PROMPTS = ("prompt", "Text_Prompt", "text", "caption", "name")
 
 
 @formatter
 def format_generation(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
-    """What is asked for and what was made. A row of prompts alone teaches only when to make something."""
+    """What is asked for and what was made. A row of prompts alone teaches only when to make something.
+
+    Where a map names what was made, or what it was made of, a row without it is an error, unless the map says that it
+    is optional.
+    """
     sources = _sources(row)
     edited = row.find("target_image")
     instruction = row.text("instruction", "instruction", "edit_prompt", "edit_instruction")
@@ -70,6 +80,8 @@ def _clips(row: Row, count: int) -> list[Any]:
 def _sample(
     row: Row, tokens: Tokens, kind: Made, prompt: str, sources: list[Any], made: Any, clip: Any = None
 ) -> Formatted | None:
+    _require(row, "image", _SOURCES)
+    _require(row, kind, _TARGETS[kind])
     edits = kind == "image" and bool(sources)
     ask = prompt if prompt == ANIMATE else f"{EDIT if edits else _ASK[kind]}: {prompt}"
     draft = Draft(tokens)
@@ -77,6 +89,12 @@ def _sample(
     draft.turn(Turn("assistant", (Piece("gen_image" if kind == "image" else "gen_video"),)))
     targets = {f"gen_{kind}s": made if is_media(made) else None, f"has_{kind}_gen": True}
     return draft.sample("generation", is_training=flag_of(row), gen_prompts=prompt, clip=clip, **targets)
+
+
+def _require(row: Row, kind: Made, names: tuple[str, ...]) -> None:
+    given = [name for name in names if row.path(name)]
+    if given and not any(is_media(row.find(name)) for name in given):
+        require_media(row, kind, given)
 
 
 # --- what the row has

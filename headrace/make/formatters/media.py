@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
-from headrace.errors import DataError
+from headrace.errors import DataError, SpecError, shown
 from headrace.fetch.media.likely import is_frames, named_kind
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Kind, Piece, Turn
@@ -20,6 +20,7 @@ _FIELDS: dict[Kind, tuple[str, ...]] = {
     "audio": ("audios", "audio", "audio_url"),
 }
 """The fields that a map may name media of each kind by."""
+_NAMES = frozenset(name for names in _FIELDS.values() for name in names)
 KINDS = tuple(_MARKS)
 _MARKED: dict[Kind, Sequence[str]] = {kind: (mark,) for kind, mark in _MARKS.items()}
 
@@ -29,7 +30,7 @@ _MARKED: dict[Kind, Sequence[str]] = {kind: (mark,) for kind, mark in _MARKS.ite
 
 def images_of(row: Row) -> list[Any]:
     """The row's images: in one column, a list, or a column each."""
-    found = media_list(first_of(row, "images", "image"))
+    found = _without_holes(row, "image", first_of(row, "images", "image"))
     if found or row.is_mapped("image"):
         return found
     return _addresses(row) if row.is_mapped("image_url") else []
@@ -43,14 +44,15 @@ def pictures_of(row: Row) -> list[Any]:
 
 def _addresses(row: Row) -> list[Any]:
     """Images by their addresses, which may stand in structs."""
-    found = media_list(row.find("image_url"))
+    found = _without_holes(row, "image", row.find("image_url"))
     return [one["url"] if isinstance(one, Mapping) and isinstance(one.get("url"), str) else one for one in found]
 
 
 def videos_of(row: Row) -> list[Any]:
     """The row's videos: the bytes, else a file, else an address, else a name."""
     _, found = _first(row, "video")
-    return [found] if is_frames(found) else media_list(found)
+    several = _without_holes(row, "video", found)
+    return [found] if is_frames(found) else several
 
 
 def _first(row: Row, kind: Kind) -> tuple[str, Any]:
@@ -64,7 +66,7 @@ def audios_of(row: Row) -> list[Any]:
     """The row's recordings. Numbers in a list are the samples of one; lists of numbers are its channels, unless the
     field holds several."""
     name, found = _first(row, "audio")
-    several = [found] if name != "audios" and _is_wave(found) else media_list(found)
+    several = [found] if name != "audios" and _is_wave(found) else _without_holes(row, "audio", found)
     return [with_rate(row, one) for one in several]
 
 
@@ -90,14 +92,69 @@ def _is_wave(value: Any) -> bool:
 _LOOK: dict[Kind, Callable[[Row], list[Any]]] = {"image": pictures_of, "video": videos_of, "audio": audios_of}
 
 
+# --- what a row lacks
+
+
+def require_media(row: Row, kind: Kind, names: Sequence[str] = (), *, about: bool = False) -> None:
+    """Refuse a row in which no medium was found: one that its map names or its formatter is `about`, if not optional.
+
+    `names`: the fields that were looked at; default: all that such media are found by.
+    """
+    names = names or _FIELDS[kind]
+    given = {name: path for name in names if (path := row.path(name))}
+    if not (given or about) or is_optional(row, kind):
+        return
+    if given:
+        places = ", ".join(f"{name}: {path}" for name, path in given.items())
+        where = f"where the field map has it ({shown(places, 200)}), it holds nothing"
+    else:
+        where = "its column is missing or holds nothing"
+    raise DataError(
+        f"the row has no {kind}: {where}; repair or leave out the row, or give the field map `optional: ={kind}` if "
+        f"rows of this data set may lack it"
+    )
+
+
+def is_optional(row: Row, kind: Kind) -> bool:
+    """Whether the map says that rows may lack media of this kind, or that they have none."""
+    if any(row.is_mapped(name) for name in _FIELDS[kind]) and not any(row.path(name) for name in _FIELDS[kind]):
+        return True
+    words = [word.strip() for word in row.text("optional").split(",")] if row.path("optional") else []
+    for word in words:
+        if word not in _MARKS:
+            raise SpecError(f"optional: {shown(word)!r} is not one of {', '.join(_MARKS)}")
+    return kind in words
+
+
+def _without_holes(row: Row, kind: Kind, value: Any) -> list[Any]:
+    """The media of a value. One that is missing between others would move those after it to another's place."""
+    found = media_list(value)
+    several = isinstance(value, list | tuple) and bool(found) and found[0] is not value  # which would be samples
+    at = next((i for i, item in enumerate(value) if not is_media(item)), None) if several else None
+    if at is not None and not is_optional(row, kind):
+        raise DataError(
+            f"{kind} {at} of {len(value)} in the row holds nothing ({shown(value[at], 60)!r}); repair or leave out the "
+            f"row, or give the field map `optional: ={kind}` to go without"
+        )
+    return found
+
+
 # --- where it stands in a conversation
 
 
-def with_media(row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] | None = None) -> list[Turn]:
-    """The conversation with all media that it speaks of, or else that the row has for it. `given`: what it is about."""
+def with_media(
+    row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] | None = None, *, about: Kind | None = None
+) -> list[Turn]:
+    """The conversation with all media that it speaks of, or else that the row has for it. `given`: those that are known
+    already. `about`: what should be shown, if nothing else is, and unless it is optional."""
     given = given or {}
     alone, spoken = not any(given.values()), _spoken_of(turns)
     found = {k: given[k] if k in given else _media_for(row, turns, k, k in spoken, alone) for k in _MARKS}
+    if turns and (about or spoken or row.maps_any(_NAMES)):
+        there = {kind for kind in _MARKS if found[kind]} | {piece.kind for one in turns for piece in one.pieces}
+        for kind in [kind for kind in _MARKS if kind not in there]:
+            is_blank = kind in spoken and row.is_blank(*_FIELDS[kind])
+            require_media(row, kind, about=is_blank or (kind == about and there.isdisjoint(_MARKS)))
     # Sets of videos keep the mark that was made for images.
     marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
     placed = list(turns)

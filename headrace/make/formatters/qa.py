@@ -17,7 +17,7 @@ from headrace.make.formatters.answers import (
 )
 from headrace.make.formatters.base import Tokens, flag_of
 from headrace.make.formatters.chat import listed_turns, with_system
-from headrace.make.formatters.media import span_of, with_media
+from headrace.make.formatters.media import require_media, span_of, with_media
 from headrace.make.turns import Kind, Turn, turn
 from headrace.make.values import as_text, joined, listed, texts
 
@@ -45,7 +45,7 @@ class Seen:
 
     def sample(self, turns: list[Turn]) -> Formatted | None:
         draft = Draft(self.tokens)
-        draft.turns(with_media(self.row, turns, {self.kind: self.media}))
+        draft.turns(with_media(self.row, turns, {self.kind: self.media}, about=self.kind))
         return draft.sample(self.dtype, is_training=flag_of(self.row), clip=span_of(self.row))
 
     def _answer(self) -> Formatted | None:
@@ -58,12 +58,17 @@ class Seen:
         return self.sample([turn("user", asked(question, options, context)), answered(answer, rationale_of(self.row))])
 
     def _captions(self, describe: str) -> Iterator[Formatted | None]:
-        """One sample of each caption; none of a row that shows nothing, or whose question has no answer."""
+        """One sample of each caption; none of a row whose question has no answer, or that may show nothing and does."""
         question = as_text(first_of(self.row, "question", "prompt"))
-        if not self.media or (question and not self.row.is_mapped("caption")):
+        if question and not self.row.is_mapped("caption"):
+            return
+        captions = captions_of(self.row)
+        if not self.media:
+            if captions:
+                require_media(self.row, self.kind, about=True)
             return
         context = self.row.text("context") if self.row.is_mapped("context") else ""
-        for caption in captions_of(self.row):
+        for caption in captions:
             yield self.sample([turn("user", joined(question or describe, context)), answered(caption)])
 
 

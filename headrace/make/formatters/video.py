@@ -15,5 +15,6 @@ DESCRIBE = "Describe this video."
 
 @formatter
 def format_video(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
-    """One sample of each question and of each caption. The video may be bytes, a file, an address or only a name."""
+    """One sample of each question and of each caption. The video may be bytes, a file, an address or only a name. A
+    row without one is an error; where the map has `optional: =video`, its question is a text."""
     yield from Seen(row, tokens, "video", "video", videos_of(row)).samples(DESCRIBE)

@@ -15,5 +15,6 @@ DESCRIBE = "Describe this image."
 
 @formatter
 def format_vision(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
-    """One sample of each question and of each caption. A question whose image is missing is a text."""
+    """One sample of each question and of each caption. A row without an image is an error; where
+    the map has `optional: =image`, its question is a text."""
     yield from Seen(row, tokens, "vision", "image", pictures_of(row)).samples(DESCRIBE)

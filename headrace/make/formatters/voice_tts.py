@@ -8,21 +8,26 @@ from headrace.make.clean import cleaner
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
-from headrace.make.formatters.media import span_of, with_rate
+from headrace.make.formatters.media import require_media, span_of, with_rate
 from headrace.make.turns import Piece, Turn, turn
 from headrace.make.values import is_media
 
 READ = "Read this text aloud"
+_PLACES = ("audio", "audio_url")
 
 
 @formatter
 def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
-    """A text to be read out, in the manner that the row describes."""
-    audio = with_rate(row, first_of(row, "audio", "audio_url"))
+    """A text to be read out, in the manner that the row describes. A row without a recording is an error; where the map
+    has `optional: =audio`, it gives nothing."""
+    audio = with_rate(row, first_of(row, *_PLACES))
     spoken = row.text("text") if row.is_mapped("text") else row.text("spoken")
     if row.is_mapped("clean"):
         spoken = cleaner(row.text("clean"))(spoken)
-    if not is_media(audio) or not spoken.strip():
+    if not spoken.strip():
+        return
+    if not is_media(audio):
+        require_media(row, "audio", _PLACES, about=True)
         return
     style = row.text("style", "style", "text_description").strip().rstrip(".")
     draft = Draft(tokens)

@@ -64,6 +64,9 @@ class Trouble:
 
     delay: float = 0.0
     bytes_per_second: float | None = None
+    head_bytes_per_second: float | None = None
+    endless: bool = False
+    """The body begins again and again, and the connection stays open."""
     shared: Shared | None = None
     flips: list[int] = field(default_factory=list)
     gzip: bool = False
@@ -77,7 +80,8 @@ class Trouble:
     @property
     def touches_body(self) -> bool:
         slow = self.bytes_per_second is not None or self.shared is not None
-        return bool(self.flips or self.gzip or slow or self.ending != "whole") or self.framing == "chunked"
+        cut = self.ending != "whole"
+        return bool(self.flips or self.gzip or slow or self.endless or cut) or self.framing == "chunked"
 
 
 @dataclass(slots=True)

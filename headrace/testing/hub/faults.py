@@ -157,6 +157,27 @@ class Drip(_OnBody):
 
 
 @dataclass(frozen=True)
+class DripHead(_OnAny):
+    """The status line and the headers come slowly, byte by byte, with so many bytes of padding among them."""
+
+    bytes_per_second: float
+    padding: int = 1000
+
+    def act(self, exchange: Exchange) -> None:
+        exchange.answer.headers["X-Padding"] = "x" * self.padding
+        exchange.answer.trouble.head_bytes_per_second = self.bytes_per_second
+
+
+@dataclass(frozen=True)
+class Endless(_OnBody):
+    """The body begins again and again, and never ends."""
+
+    def act(self, exchange: Exchange) -> None:
+        exchange.answer.trouble.endless = True
+        exchange.answer.trouble.framing = "chunked"
+
+
+@dataclass(frozen=True)
 class Flip:
     """All bits of one byte are turned over. Acts on the requests that carry this byte of the file."""
 

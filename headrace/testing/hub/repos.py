@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any, Literal
 
+from headrace.lazy import cached_property
 from headrace.testing.hub.blobs import Blob, git_hash, pointer_size
 
 Restriction = Literal["gated", "gated-files", "private"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import itertools
 import os
 import select
 import socket
@@ -38,6 +39,10 @@ def send(sock: socket.socket, answer: Answer, line: Line, *, body: bool) -> bool
     if trouble.gzip:
         payload = _gzipped(answer)
     head = _head(payload)
+    if trouble.head_bytes_per_second:
+        if not _drip(sock, head, trouble.head_bytes_per_second):
+            return False
+        head = b""
     if not body:
         sock.sendall(head)
     elif trouble.touches_body:
@@ -54,6 +59,15 @@ def pause(sock: socket.socket, seconds: float | None) -> bool:
     poll = select.poll()
     poll.register(sock, _GONE)
     return not poll.poll(None if seconds is None else seconds * 1000)
+
+
+def _drip(sock: socket.socket, data: bytes, bytes_per_second: float) -> bool:
+    """Send byte by byte. False when the other side has hung up before the end."""
+    for at in range(len(data)):
+        if not pause(sock, 1 / bytes_per_second):
+            return False
+        sock.sendall(data[at : at + 1])
+    return True
 
 
 def _head(answer: Answer) -> bytes:
@@ -103,7 +117,8 @@ def _send_troubled(sock: socket.socket, answer: Answer, line: Line) -> bool:
     trouble = answer.trouble
     chunked = trouble.framing == "chunked"
     left = trouble.after
-    for piece in _pieces(answer):
+    pieces = _pieces(answer)
+    for piece in itertools.cycle(pieces) if trouble.endless else pieces:
         part = piece if left is None else piece[:left]
         if trouble.bytes_per_second and not pause(sock, len(part) / trouble.bytes_per_second):
             return False

@@ -1,0 +1,158 @@
+"""What a chat template may use up for one sample: steps, and bytes of all values that it makes.
+
+A template is a program from outside. It is stopped by counting, so that it stops at the same place on every machine,
+in any thread and in any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jinja2.runtime import Context, Undefined
+from jinja2.utils import Namespace
+
+STEPS = 1 << 26
+"""Statements and expressions that a template may run for one sample. A round of a loop is a few of them."""
+ROOM = 1 << 28
+"""Bytes of everything that a template may make, search or compare for one sample, all taken together."""
+LONGEST = 1 << 26
+"""Characters that a template may make of one sample."""
+
+BITS = 1 << 14
+"""Of a whole number: the time to divide grows with their square."""
+
+_ITEM = 64
+"""Bytes that one value of a list or a dict counts for."""
+_SCALARS = (bool, float, type(None))
+
+
+class TooMuch(Exception):
+    """A template that used up what it may use, or asked for something that cannot be bounded."""
+
+
+class Budget:
+    """What is left for one sample."""
+
+    def __init__(self) -> None:
+        self.steps, self.room = STEPS, ROOM
+
+    def tick(self, count: int) -> bool:
+        self.steps -= count
+        if self.steps < 0:
+            raise TooMuch(f"takes more than {STEPS:,} steps for one sample")
+        return True
+
+    def take(self, size: int) -> None:
+        self.room -= size
+        if self.room < 0:
+            raise TooMuch(f"makes more than {ROOM:,} bytes of values for one sample")
+
+
+class Counted(Context):
+    """The variables of one rendering, with its budget. Code that `chat_sandbox` compiles calls these methods."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._share(Budget())
+        self.written = 0
+        """Characters that came out so far."""
+        self.said: list[tuple[int, int]] = []
+        """What stood between generation marks."""
+
+    def _share(self, budget: Budget) -> None:
+        self.budget, self.tick, self.take = budget, budget.tick, budget.take
+
+    def derived(self, locals: dict[str, Any] | None = None) -> Counted:  # noqa: A002 - the name in jinja2
+        made = super().derived(locals)
+        assert isinstance(made, Counted)
+        made._share(self.budget)
+        return made
+
+    def shown(self, value: Any) -> str:
+        """A value as it is written."""
+        if type(value) is not str:
+            self.used(value)
+            value = str(value)
+        budget = self.budget
+        budget.room -= len(value)
+        if budget.room < 0:
+            budget.take(0)
+        return value  # type: ignore[no-any-return]
+
+    def made(self, value: Any) -> Any:
+        """A new value. What would be made later and unseen is made here."""
+        kind = type(value)
+        if kind is str:
+            self.take(len(value))
+        elif kind in (list, tuple, dict, set):
+            self.take(2 * _ITEM + 16 * len(value))
+        elif isinstance(value, Iterator):
+            return self._listed(value)
+        elif kind is int and value.bit_length() > BITS:
+            raise TooMuch(f"makes a number of more than {BITS:,} bits")
+        return value
+
+    def _listed(self, items: Iterator[Any]) -> list[Any]:
+        found = []
+        for item in items:
+            self.tick(1)
+            self.take(16)
+            found.append(self.made(item))
+        return found
+
+    def used(self, value: Any) -> Any:
+        """A value that is compared, searched or written from end to end."""
+        if type(value) is str:
+            self.take(len(value) >> 3)  # no bytes are made
+        elif type(value) not in _SCALARS:
+            self.take(weigh(value, self.budget.room))
+        return value
+
+    def searched(self, value: Any) -> Any:
+        """A value in which another one is looked for."""
+        return value if isinstance(value, Mapping | range) else self.used(value)
+
+    def added(self, values: tuple[Any, ...]) -> Any:
+        """`a + b + c`."""
+        for value in values:
+            if type(value) is not str:
+                break
+        else:
+            self.take(sum(map(len, values)))
+            return "".join(values)
+        found = values[0]
+        for value in values[1:]:
+            found = self.made(found + value)
+        return found
+
+    def joined(self, values: tuple[Any, ...]) -> str:
+        """`a ~ b ~ c`."""
+        return "".join([self.shown(value) for value in values])
+
+
+def weigh(value: Any, most: int) -> int:
+    """About the bytes of a value with all that is in it, as often as it is in it: a list that holds one list twice is
+    written twice. It stops soon after `most`."""
+    total, waiting = 0, [value]
+    while waiting and total <= most:
+        one = waiting.pop()
+        if isinstance(one, str):
+            total += _ITEM + len(one)
+        elif isinstance(one, int):
+            total += _ITEM + (one.bit_length() >> 1)
+        elif isinstance(one, Namespace):
+            raise TooMuch("uses a namespace as a value, of which only the attributes can be used")
+        elif isinstance(one, Mapping):
+            total += _ITEM * (1 + len(one))
+            waiting += one.keys()
+            waiting += one.values()
+        elif isinstance(one, range):
+            total += _ITEM * len(one)
+        elif hasattr(type(one), "__len__") and not isinstance(one, Undefined | bytes):
+            total += _ITEM * (1 + len(one))
+            if total <= most:
+                waiting += one
+        else:
+            total += 2 * _ITEM
+    return total

@@ -1,0 +1,356 @@
+"""Filters, tests, methods and operators of chat templates, each with what it makes known before it is made."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import LoopContext, Macro, Undefined
+from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
+from jinja2.utils import _PassArg, pass_context
+
+from headrace.make.chat_budget import BITS, Counted, TooMuch, weigh
+
+_DIGITS = 100
+_CALL = 16
+"""Steps of a call in jinja2."""
+_PIECE = 64
+"""Bytes of a short text in a list."""
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?")
+
+Forecast = Callable[..., None]
+"""Called with the context and the arguments: it takes what the result will need, or raises `TooMuch`."""
+
+
+# --- operators
+
+
+def operate(context: Counted, sign: str, left: Any, right: Any) -> Any:
+    """`*`, `%` and `**`."""
+    if sign == "%":
+        if isinstance(left, str):
+            _foresee_format(context, left, right)
+        return context.made(left % right)
+    if sign == "**":
+        return context.made(_power(left, right))
+    for count, thing in ((left, right), (right, left)):
+        if isinstance(count, int) and hasattr(thing, "__len__") and not isinstance(thing, Undefined):
+            context.take(max(count, 0) * len(thing) * (1 if isinstance(thing, str) else 16))
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > BITS:
+        raise TooMuch(f"makes a number of more than {BITS:,} bits")
+    return left * right
+
+
+def _power(left: Any, right: Any) -> Any:
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * max(right, 0) > BITS:
+        raise TooMuch(f"makes a number of more than {BITS:,} bits")
+    return operator.pow(left, right)
+
+
+def _foresee_format(context: Counted, form: str, values: Any) -> None:
+    size = weigh(values, context.budget.room)
+    context.take(len(form) + size)
+    for width, precision in _FIELD.findall(form):
+        if "*" in (width, precision):
+            raise TooMuch("takes the width of a field from a value, which is not done here")
+        context.take(size + _number(width) + _number(precision))
+
+
+def _number(digits: str) -> int:
+    if len(digits) > 12:
+        raise TooMuch("gives a field a width of more than 12 digits")
+    return int(digits or 0)
+
+
+# --- filters and tests
+
+
+def _whole(context: Counted, *values: Any, **named: Any) -> None:
+    """What comes out is about as large as what goes in, all of which is read."""
+    for value in (*values, *named.values()):
+        context.used(value)
+
+
+def _top(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
+    """Only the list itself is read, not what is in it."""
+    if hasattr(value, "__len__") and not isinstance(value, str):
+        context.take(16 * len(value))
+
+
+def _each(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
+    """Something is done with each item of a list."""
+    context.tick(_CALL * (len(value) if hasattr(value, "__len__") else 1))
+
+
+def _none(context: Counted, *values: Any, **named: Any) -> None:
+    """It takes no time."""
+
+
+def _foresee_characters(context: Counted, value: Any) -> None:
+    context.take((_PIECE if isinstance(value, str) else 16) * (len(value) if hasattr(value, "__len__") else 1))
+
+
+def _foresee_join(context: Counted, value: Any, d: Any = "", attribute: Any = None) -> None:
+    count = len(value) if hasattr(value, "__len__") else 1
+    context.take(weigh(value, context.budget.room) + count * weigh(d, context.budget.room))
+
+
+def _foresee_replace(context: Counted, s: Any, old: Any, new: Any, count: Any = None) -> None:
+    text, old, new = str(context.used(s)), str(context.used(old)), str(context.used(new))
+    context.take(len(text) + text.count(old) * len(new))
+
+
+def _foresee_indent(context: Counted, s: Any, width: Any = 4, first: bool = False, blank: bool = False) -> None:
+    lines = 2 + sum(map(str(context.used(s)).count, _LINE_ENDS))
+    context.take(lines * (_PIECE + (len(width) if isinstance(width, str) else int(width))))
+
+
+def _foresee_center(context: Counted, value: Any, width: Any = 80) -> None:
+    context.used(value)
+    context.take(abs(int(width)))
+
+
+def _foresee_truncate(context: Counted, s: Any, length: Any = 255, *more: Any, **named: Any) -> None:
+    _whole(context, s, *more, **named)
+
+
+def _foresee_parts(context: Counted, value: Any, count: Any, fill_with: Any = None) -> None:
+    _top(context, value)
+    context.take(2 * _PIECE * abs(int(count)))
+
+
+def _foresee_round(context: Counted, value: Any, precision: Any = 0, method: Any = "common") -> None:
+    if abs(int(precision)) > _DIGITS:
+        raise TooMuch(f"rounds to more than {_DIGITS} digits")
+
+
+def _foresee_sum(context: Counted, value: Any, attribute: Any = None, start: Any = 0) -> None:
+    if not isinstance(start, int | float):
+        raise TooMuch("adds up what are no numbers, which takes the square of the time")
+    _whole(context, value)
+
+
+def _foresee_json(
+    context: Counted,
+    x: Any,
+    ensure_ascii: Any = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: Any = False,
+) -> None:
+    size = weigh(x, context.budget.room)
+    context.take(size * (6 if ensure_ascii else 1))
+    space = len(indent) if isinstance(indent, str) else int(indent or 0)
+    if space > _DIGITS:
+        raise TooMuch(f"indents JSON by more than {_DIGITS} characters")
+    marks = sum(len(str(mark)) for mark in separators or ())
+    context.take(size // _PIECE * (marks + (space * _depth(x) if space else 0)))
+
+
+def _depth(value: Any) -> int:
+    found, layer = 0, [value]
+    while layer:
+        found += 1
+        inner: list[Any] = []
+        for one in layer:
+            inner += one.values() if isinstance(one, Mapping) else one if isinstance(one, list | tuple) else ()
+        layer = inner
+    return found
+
+
+def _foresee_filled(context: Counted, value: Any, *values: Any, **named: Any) -> None:
+    _foresee_format(context, str(context.used(value)), named or values)
+
+
+def _times(factor: int) -> Forecast:
+    """What comes out is up to `factor` times as large as what goes in."""
+
+    def foresee(context: Counted, *values: Any, **named: Any) -> None:
+        for value in (*values, *named.values()):
+            context.take(factor * weigh(value, context.budget.room))
+
+    return foresee
+
+
+_FILTERS: dict[str, Forecast] = {
+    **dict.fromkeys(("d", "default", "length", "count", "first", "safe", "attr", "abs"), _none),
+    **dict.fromkeys(("last", "reverse", "items", "random"), _top),
+    **dict.fromkeys(("map", "select", "reject", "selectattr", "rejectattr"), _each),
+    **dict.fromkeys(("capitalize", "lower", "upper", "title", "trim", "string", "float", "int", "wordcount"), _whole),
+    **dict.fromkeys(("sort", "unique", "min", "max", "groupby", "dictsort", "filesizeformat"), _whole),
+    **dict.fromkeys(("e", "escape", "forceescape", "striptags"), _times(6)),
+    "urlencode": _times(12),
+    "list": _foresee_characters,
+    "join": _foresee_join,
+    "replace": _foresee_replace,
+    "indent": _foresee_indent,
+    "center": _foresee_center,
+    "truncate": _foresee_truncate,
+    "batch": _foresee_parts,
+    "slice": _foresee_parts,
+    "round": _foresee_round,
+    "sum": _foresee_sum,
+    "tojson": _foresee_json,
+    "format": _foresee_filled,
+}
+"""Others (pprint, urlize, wordwrap, xmlattr) are not known here, and no chat template has a use for them."""
+
+_READING_TESTS = ("in", "eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=", "gt", ">", "greaterthan")
+_MORE_READING_TESTS = ("ge", ">=", "upper", "lower")
+
+
+def bounded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    return {name: _bounded(filters[name], foresee) for name, foresee in _FILTERS.items() if name in filters}
+
+
+def bounded_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    reading = {*_READING_TESTS, *_MORE_READING_TESTS}
+    return {name: _bounded(test, _whole) if name in reading else test for name, test in tests.items()}
+
+
+def _bounded(function: Callable[..., Any], foresee: Forecast) -> Callable[..., Any]:
+    wants = _PassArg.from_obj(function)
+
+    @wraps(function)
+    def bounded(context: Counted, *args: Any, **kwargs: Any) -> Any:
+        context.tick(_CALL)
+        foresee(context, *args, **kwargs)
+        if wants is None:
+            return context.made(function(*args, **kwargs))
+        first = {_PassArg.context: context, _PassArg.eval_context: context.eval_ctx}.get(wants, context.environment)
+        return context.made(function(first, *args, **kwargs))
+
+    return pass_context(bounded)
+
+
+# --- methods
+
+
+def _foresee_width(context: Counted, text: str, width: Any, *fill: Any) -> None:
+    context.take(len(text) + abs(int(width)))
+
+
+def _foresee_tabs(context: Counted, text: str, tabsize: Any = 8) -> None:
+    context.take(len(text) + text.count("\t") * abs(int(tabsize)))
+
+
+def _foresee_split(context: Counted, text: str, sep: Any = None, maxsplit: Any = -1) -> None:
+    count = text.count(sep) if isinstance(sep, str) and sep else len(text) // 2
+    context.take(len(text) + _PIECE * (1 + (min(count, maxsplit) if maxsplit >= 0 else count)))
+
+
+def _foresee_lines(context: Counted, text: str, keepends: Any = False) -> None:
+    _foresee_indent(context, text, 0)
+    context.take(len(text))
+
+
+def _foresee_joined(context: Counted, text: str, parts: Any) -> None:
+    _foresee_join(context, parts, text)
+
+
+_METHODS: dict[str, Forecast] = {
+    **dict.fromkeys(
+        [
+            "capitalize",
+            "casefold",
+            "count",
+            "endswith",
+            "find",
+            "index",
+            "isalnum",
+            "isalpha",
+            "isascii",
+            "isdecimal",
+            "isdigit",
+            "isidentifier",
+            "islower",
+            "isnumeric",
+            "isprintable",
+            "isspace",
+            "istitle",
+            "isupper",
+            "lower",
+            "lstrip",
+            "partition",
+            "removeprefix",
+            "removesuffix",
+            "rfind",
+            "rindex",
+            "rpartition",
+            "rstrip",
+            "startswith",
+            "strip",
+            "swapcase",
+            "title",
+            "upper",
+        ],
+        _whole,
+    ),
+    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _foresee_width),
+    "expandtabs": _foresee_tabs,
+    "replace": _foresee_replace,
+    "join": _foresee_joined,
+    "split": _foresee_split,
+    "rsplit": _foresee_split,
+    "splitlines": _foresee_lines,
+}
+_ALLOWED: dict[type, dict[str, Forecast]] = {
+    dict: {**dict.fromkeys(("items", "keys", "values", "copy"), _none), "get": _none},
+    list: {"copy": _top, "index": _whole, "count": _whole},
+    tuple: {"index": _whole, "count": _whole},
+}
+
+
+def call_method(context: Counted, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a method of a value of the template."""
+    if isinstance(method, Format):
+        return method.run(context, args, kwargs)
+    owner, name = method.__self__, method.__name__
+    known = _METHODS if isinstance(owner, str) else _ALLOWED.get(type(owner))
+    if known is None:
+        if isinstance(owner, LoopContext | Macro) or type(owner).__module__.startswith("jinja2."):
+            _whole(context, *(arg for arg in args if not isinstance(arg, Macro)))
+            return context.made(method(*args, **kwargs))
+        known = {}
+    if name not in known:
+        raise SecurityError(f"{type(owner).__name__}.{name} is not safely callable in a chat template")
+    if type(owner) is dict and name == "get" and args and not isinstance(args[0], str | int | float | None):
+        raise SecurityError("a chat template looks up names and numbers only")
+    context.tick(_CALL)
+    known[name](context, owner, *args, **kwargs)
+    return context.made(method(*args, **kwargs))
+
+
+class Format:
+    """`format` of a text, which is called with a context only."""
+
+    def __init__(self, text: str, environment: SandboxedEnvironment, is_map: bool) -> None:
+        self._text, self._environment, self._is_map = text, environment, is_map
+
+    def run(self, context: Counted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        if type(self._text) is not str:
+            raise SecurityError("format of a marked text is not safely callable in a chat template")
+        if self._is_map:
+            (named,) = args
+            args, kwargs = (), named
+        made = _Formatter(self._environment, context).vformat(self._text, args, kwargs)
+        return str(context.made(made))
+
+
+class _Formatter(SandboxedFormatter):
+    def __init__(self, environment: SandboxedEnvironment, context: Counted) -> None:
+        super().__init__(environment)
+        self._context = context
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return super().convert_field(self._context.used(value), conversion)
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        for digits in re.findall(r"\d+", format_spec):
+            self._context.take(_number(digits))
+        return self._context.made(super().format_field(value, format_spec))

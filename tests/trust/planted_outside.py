@@ -1,0 +1,70 @@
+"""Planted bugs of what comes from outside: servers that are away, ask for pauses, lie or never end; chat templates."""
+
+from __future__ import annotations
+
+from planted import Bug, Edit
+
+RETRY, TRANSPORT = "headrace/catalog/retry.py", "headrace/catalog/transport.py"
+OUTAGES, REPLIES = "tests/test_outages.py", "tests/test_replies.py"
+
+BUGS = (
+    Bug(
+        "short outage ends the run",
+        "six failures in a row are enough, however soon they come",
+        (Edit(RETRY, "            if now >= end or ", "            if self._failures >= 6 or "),),
+        (f"{OUTAGES}::TestHowLong::test_a_storm_of_nine_minutes_costs_no_run",),
+    ),
+    Bug(
+        "outage tried without end",
+        "the time is not looked at",
+        (Edit(RETRY, "            if now >= end or ", "            if now >= end + 1e9 or "),),
+        (f"{OUTAGES}::TestHowLong::test_the_time_can_be_set",),
+        hangs=True,
+    ),
+    Bug(
+        "waiting worker given up",
+        "its signs of life do not count",
+        (Edit("headrace/serve/worker.py", "max(began, self._pulse.last())", "began"),),
+        ("tests/test_worker_waits.py::test_a_pause_that_the_server_asks_for_may_be_longer_than_the_workers_limit",),
+    ),
+    Bug(
+        "parent's connections used in a forked child",
+        "the table is not begun again",
+        (Edit("headrace/catalog/connections.py", "    _MANAGERS = {}\n", "    pass\n"),),
+        (
+            "tests/test_connections_forked.py::test_threads_of_forked_processes_use_connections_of_their_own_without_an_error",
+        ),
+    ),
+    Bug(
+        "token over plain http",
+        "it goes to the endpoint, whatever lies between",
+        (Edit(TRANSPORT, 'return parts.scheme == "https" or is_loopback(parts.hostname)', "return bool(parts)"),),
+        (f"{REPLIES}::TestTokens::test_no_request_carries_it_over_plain_http_to_another_machine",),
+    ),
+    Bug(
+        "listing from another host",
+        "a redirect of the API is followed anywhere",
+        (Edit(TRANSPORT, "    return host == other_host and (", "    return True or ("),),
+        (f"{REPLIES}::TestRedirects::test_a_listing_is_not_redirected_to_another_host",),
+    ),
+    Bug(
+        "template without an end",
+        "steps are counted and not taken off",
+        (Edit("headrace/make/chat_budget.py", "        self.steps -= count\n", "        self.steps -= 0 * count\n"),),
+        ("tests/test_template_bombs.py::test_a_template_stops_after_the_same_rounds_in_every_thread",),
+        hangs=True,
+    ),
+    Bug(
+        "fork while a source is opened",
+        "Python 3.11's cached_property holds a lock of the class while it computes",
+        (
+            Edit(
+                "headrace/serve/pipeline.py",
+                "from headrace.lazy import cached_property\n",
+                "from functools import cached_property\n",
+            ),
+        ),
+        ("tests/test_fork_while_opening.py::test_a_child_that_is_forked_while_a_thread_opens_a_source_opens_its_own",),
+        hangs=True,
+    ),
+)

@@ -1,0 +1,165 @@
+"""Planted bugs of what must not happen: secrets and names in messages, folders of others, states of something else."""
+
+from __future__ import annotations
+
+from planted import FILES, Bug, Edit
+
+ERRORS, LOGBOOK = "headrace/errors.py", "headrace/serve/logbook.py"
+PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
+BOMBS = "tests/test_parquet_bombs.py"
+COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
+REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
+LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
+
+BUGS = (
+    # --- parquet files that are small and become large
+    Bug(
+        "only the last column weighed",
+        "what rows take in memory is counted for one column",
+        (
+            Edit(
+                PARQUET, "pairs = zip(self._forms, columns, strict=True)", "pairs = zip(self._forms[-1:], columns[-1:])"
+            ),
+        ),
+        (f"{BOMBS}::{COME_AGAIN}[a dictionary in the first column-shuffled]",),
+    ),
+    Bug(
+        "only the first row group weighed",
+        "what rows take in memory is counted once for a file",
+        (Edit(PARQUET, "in self._decoded_for(chunk):", "in self._decoded_for(chunk) if not chunk.group else ():"),),
+        (f"{BOMBS}::{COME_AGAIN}[a dictionary in the last row group-shuffled]",),
+    ),
+    Bug(
+        "lists not weighed",
+        "only columns with one value in each row are counted",
+        (
+            Edit(
+                PARQUET,
+                "read, column) for form, column in pairs]",
+                "read, column) for form, column in pairs if form.leaf.flat]",
+            ),
+        ),
+        (f"{BOMBS}::{COME_AGAIN}[in a list-shuffled]",),
+    ),
+    Bug(
+        "footer trusted",
+        "the sizes of a footer stand for those of its pages",
+        (
+            Edit(WEIGHT, "nbytes = packed = page.plain + values", "nbytes = packed = values"),
+            Edit(WEIGHT, "self._largest = max((page.plain for page in self._pages), default=0)", "self._largest = 0"),
+            Edit(WEIGHT, "self._longest_plain = max(", "self._longest_plain = 0 * max("),
+        ),
+        (f"{BOMBS}::{REFUSED}[a footer that is false-shuffled]",),
+    ),
+    Bug(
+        "chunks of a pool not counted",
+        "each chunk is weighed as if it were the only one",
+        (Edit("headrace/fetch/chunk.py", "MemoryUse(nbytes + factor * nbytes", "MemoryUse(0 * nbytes"),),
+        (f"{BOMBS}::test_chunks_that_fit_one_by_one_are_refused_where_all_of_them_do_not",),
+    ),
+    Bug(
+        "texts of episodes made once a row",
+        "dictionaries of lists are expanded",
+        (Edit("headrace/lerobot/projection.py", "read_dictionary=texts,", "read_dictionary=None,"),),
+        (f"{BOMBS}::test_lists_of_texts_that_come_again_in_many_episodes_are_read_as_they_are_stored",),
+    ),
+    Bug(
+        "decimals weighed as stored",
+        "four bytes in the file are sixteen in memory",
+        (Edit(WEIGHT, "decimal = 16 if", "decimal = 0 if"),),
+        (f"{BOMBS}::test_decimals_are_weighed_as_they_are_in_memory",),
+    ),
+    # --- messages
+    Bug(
+        "names sent to the terminal as they are",
+        "text is cut to its length and not escaped",
+        (Edit(ERRORS, "    if not text.isprintable():\n", "    if not text:\n"),),
+        ("tests/test_specs.py::test_escape_sequences_are_shown_not_sent_to_the_terminal",),
+    ),
+    Bug(
+        "signature in a message",
+        "huggingface_hub#2520: the query of an address is shown",
+        (Edit(ERRORS, 'parts.path, "", "")))', 'parts.path, parts.query, "")))'),),
+        (
+            "tests/test_transport_trust.py::TestSecrets::"
+            "test_a_token_and_a_signature_are_in_no_message_log_repr_or_pickle",
+        ),
+    ),
+    # --- folders and files of others
+    Bug(
+        "folder that a group may write to",
+        "only others are looked at",
+        (Edit(FILES, "found.st_mode & 0o022:", "found.st_mode & 0o002:"),),
+        (
+            "tests/trust/test_cache_safety.py::TestFolder::test_a_folder_that_others_may_write_to_is_refused_and_nothing_is_fetched",
+        ),
+    ),
+    Bug(
+        "folder of another user",
+        "its mode is looked at, its owner is not",
+        (Edit(FILES, "found.st_uid != os.geteuid() or ", ""),),
+        ("tests/trust/test_cache_safety.py::TestFolder::test_a_folder_of_another_user_is_refused",),
+    ),
+    Bug(
+        "another commit not noticed",
+        "huggingface_hub#4815",
+        (Edit("headrace/catalog/hub_origin.py", "        if commit != self.commit:\n", "        if not commit:\n"),),
+        ("tests/test_transport.py::TestRanges::test_another_etag_or_commit_is_a_change",),
+    ),
+    # --- states of something else
+    Bug(
+        "state of another order",
+        "only the seed is compared",
+        (Edit(RESUME, 'for name in ("seed", "shuffle")', 'for name in ("seed",)'),),
+        ("tests/test_resume_changes.py::test_a_change_that_gives_positions_another_meaning_is_refused",),
+    ),
+    Bug(
+        "state loaded under an iterator",
+        "prime-rl#3299",
+        (Edit(LOADER, '        self._no_iterator("load_state_dict")\n', ""),),
+        ("tests/test_bad_states.py::test_a_state_is_not_loaded_under_a_live_iterator",),
+    ),
+    Bug(
+        "refused state changes the loader",
+        "what is fixed for a state is kept before the state is found to fit",
+        (
+            Edit(
+                LOADER,
+                "            pipeline = self._given.resumed(saved.kept, saved.size, trust=trust)\n",
+                "            pipeline = self._pipeline = self._given.resumed(saved.kept, saved.size, trust=trust)\n",
+            ),
+        ),
+        ("tests/test_bad_states.py::test_after_a_refused_load_the_loader_goes_on_as_before",),
+    ),
+    # --- workers of torch
+    Bug(
+        "lanes of others as they were",
+        "a worker's page overwrites what other workers wrote of their own lanes",
+        (Edit(LOGBOOK, "        for i in page.own:\n", "        for i in range(len(lanes)):\n"),),
+        ("tests/test_streaming_plain.py::test_after_a_break_workers_go_on_with_their_own_rows",),
+    ),
+    Bug(
+        "epoch that comes again with its seed",
+        "torch gives the same number where its generator is seeded anew",
+        (
+            Edit(
+                "headrace/serve/turnstile.py",
+                'if found is None or (who is not None and who in found["who"]):',
+                "if found is None:",
+            ),
+        ),
+        ("tests/test_robot_review.py::test_epochs_go_on_where_torch_is_seeded_before_each",),
+    ),
+    Bug(
+        "state of a worker of other data",
+        "torch hands the state of one data set to another",
+        (
+            Edit(
+                "headrace/serve/going.py",
+                'if state["of"] != mark(pipeline, state["L"]) or state["ranks"] != pipeline.run.world_size:',
+                'if state["ranks"] != pipeline.run.world_size:',
+            ),
+        ),
+        ("tests/test_robot_resume.py::test_a_state_of_a_worker_of_other_data_is_refused",),
+    ),
+)
