@@ -137,13 +137,20 @@ class Shelf:
 
     def _read_by_range(self, chunk: Chunk, faults: RowFaults) -> Any:
         try:
-            return self._range_reader(chunk.shard).read(chunk)
+            return self._read_range(chunk)
         except DataError as error:
             # No hash goes with a range. It is asked for again; where there is room, with all of its shard.
             log.warning("%s; once more", error)
-        if chunk.shard in self._by_range:
-            self._by_range.pop(chunk.shard).close()
-        return self._range_reader(chunk.shard).read(chunk) if self._never_whole else self._read_whole(chunk, faults)
+        return self._read_range(chunk) if self._never_whole else self._read_whole(chunk, faults)
+
+    def _read_range(self, chunk: Chunk) -> Any:
+        try:
+            return self._range_reader(chunk.shard).read(chunk)
+        except DataError:
+            # A reader keeps the bytes it has read, so this one would fail again without asking for them.
+            if chunk.shard in self._by_range:
+                self._by_range.pop(chunk.shard).close()
+            raise
 
     def _is_harmed(self, number: int, error: HeadraceError) -> bool:
         """Whether an error comes from what became of a file of ours since it was fetched."""
