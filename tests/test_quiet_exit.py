@@ -18,7 +18,9 @@ MAKE = {
         "made = open_text(path, ShardCache(Path(__file__ + '.data')))"
     ),
     "sound": "from headrace.fetch.media import readable; made = readable._File()",
+    "memory of a chunk": "from headrace.fetch import memory; made = memory.MemoryUse(1)",
     "wire": "from headrace.serve.wire import Wire; made = Wire.pair()",
+    "rows": ("import headrace; made = headrace.rows(f'txt:{__file__}', cache_dir=__file__ + '.data'); next(made)"),
     "loader": (
         "import headrace; loader = headrace.load(f'txt:{__file__}', cache_dir=__file__ + '.data', batch_size=1)\n"
         "made = [loader, iter(loader)]; next(made[1])"

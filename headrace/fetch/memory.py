@@ -22,8 +22,8 @@ class MemoryUse:
     def release(self) -> None:
         _IN_USE.pop(id(self), None)
 
-    def __del__(self) -> None:
-        self.release()
+    def __del__(self, in_use: dict[int, int] = _IN_USE) -> None:
+        in_use.pop(id(self), None)  # the default outlives this module's names when the interpreter ends
 
 
 class MemoryBudget:
