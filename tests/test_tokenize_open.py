@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import tokenizers
@@ -100,16 +102,23 @@ def both(folder: Path) -> dict[str, Tokenizer]:
     return {kind: open_tokenizer(Tokenize(tokenizer=str(folder), backend=kind)) for kind in kinds}
 
 
-@pytest.fixture
-def model_hub(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    asked: list[str] = []
-    handler = type("Handler", (OneModel,), {"folder": folder, "asked": asked})
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def model_hub(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+    with served(type("Handler", (OneModel,), {"folder": folder, "asked": asked})) as endpoint:
+        yield endpoint, asked
 
 
 def test_a_name_on_the_hub_is_the_same_as_its_files(
@@ -135,6 +144,57 @@ for name in NAMES:
     again = run(code.replace("NAMES", "['org/model', 'org/other']"), **env, HF_HUB_OFFLINE="1").splitlines()
     assert again[0] == lines[0]
     assert again[1].startswith("Unreachable tokenizer 'org/other'")
+
+
+class AwayModel(OneModel):
+    """Away for its first answers, as a server that is started again is."""
+
+    away: ClassVar[list[int]]
+
+    def do_GET(self) -> None:
+        if self.away:
+            self.asked.append(f"away {self.path}")
+            self._answer(self.away.pop(), b"", {})
+        else:
+            super().do_GET()
+
+
+OPEN = """
+import logging, time
+logging.disable()  # that one waits is told on stderr
+sleep = time.sleep
+time.sleep = lambda seconds: sleep(min(seconds, 0.01))  # the pauses of the Hub's own client
+from headrace.errors import HeadraceError
+from headrace.make.tokenize import open_tokenizer
+try:
+    print(open_tokenizer("org/model").fingerprint)
+except HeadraceError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def hub_env(endpoint: str, tmp_path: Path) -> dict[str, str]:
+    return {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+
+
+@pytest.mark.parametrize(("status", "times"), [(503, 8), (520, 2)])
+def test_a_hub_that_is_away_for_a_while_is_waited_for(tmp_path: Path, folder: Path, status: int, times: int) -> None:
+    """`times`: more than the Hub's own client asks by itself before it gives up."""
+    asked: list[str] = []
+    away = {"away": [status] * times, "folder": folder, "asked": asked}
+    with served(type("Handler", (AwayModel,), away)) as endpoint:
+        line = run(OPEN, **hub_env(endpoint, tmp_path), HEADRACE_RETRY_SECONDS="300").strip()
+    assert line == open_tokenizer(folder).fingerprint
+    assert sum(path.startswith("away") for path in asked) == times
+
+
+def test_a_hub_that_stays_away_is_an_error_that_says_how_long_it_was_tried(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        env = hub_env(f"http://127.0.0.1:{taken.getsockname()[1]}", tmp_path)
+        line = run(OPEN, **env, HEADRACE_RETRY_SECONDS="1").strip()
+    assert line.startswith("Unreachable tokenizer 'org/model'")
+    assert "without progress; HEADRACE_RETRY_SECONDS" in line
 
 
 # --- refusals

@@ -166,7 +166,7 @@ class TestRanges:
 
 
 class TestStatus:
-    @pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+    @pytest.mark.parametrize("code", [408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529, 530])
     def test_a_passing_trouble_heals(self, hub: LocalHub, code: int) -> None:
         shard = shard_on(hub, BODY)
         hub.fault(FILE, Status(code, {"Retry-After": "0"}), nth=(1, 2))

@@ -141,13 +141,22 @@ os.register_at_fork(after_in_child=_in_forked_child)
 
 def is_untrusted(error: BaseException) -> bool:
     """Whether an error of an HTTP client says that a certificate is not trusted, which no time heals."""
+    return any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """Whether an error of an HTTP client says that a server was not reached, or not to the end, which time may heal."""
+    kinds = ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError
+    return any(isinstance(cause, kinds) for cause in _causes(error)) and not is_untrusted(error)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and all errors in it, however deep: clients wrap those of the socket in several of their own."""
     seen: list[BaseException] = [error]
     for one in seen:  # grows meanwhile
-        if isinstance(one, ssl.SSLCertVerificationError):
-            return True
         inner = (one.__cause__, one.__context__, *one.args)
         seen += [e for e in inner if isinstance(e, BaseException) and not any(e is other for other in seen)]
-    return False
+    return seen
 
 
 def tls_context() -> ssl.SSLContext:

@@ -26,7 +26,8 @@ from headrace.errors import HeadraceError, plain_url
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-HEALS = frozenset({408, 429, 500, 502, 503, 504})
+HEALS = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 525), 529, 530})
+"""From 520 on they are of networks that deliver for the Hub, whose way to it is closed for the moment."""
 LONGEST_HOLD = 600.0
 WRONG_ANSWERS = 6
 """Answers in a row that are not what was asked for, and are enough to give up: time seldom heals those."""

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.catalog.connections import is_broken_connection
+from headrace.catalog.retry import HEALS, retrying
+from headrace.catalog.shard import Broken
 from headrace.catalog.source import REPO
 from headrace.catalog.transport import client_token
 from headrace.errors import DataError, NotAllowed, NotFound, SpecError, Unreachable, shown
@@ -62,11 +65,17 @@ def _from_hub(name: str) -> tuple[tokenizers.Tokenizer, Names]:
 
 
 def _download(name: str, file: str, commit: str | None) -> Path | None:
-    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
 
     if commit and not isinstance(try_to_load_from_cache(name, file, revision=commit), str | None):
         return None  # it is known that there is none
     what = f"tokenizer {shown(name)!r}"
+    return retrying(lambda: _ask_hub(what, name, file, commit), what)
+
+
+def _ask_hub(what: str, name: str, file: str, commit: str | None) -> Path | None:
+    from huggingface_hub import constants, errors, hf_hub_download
+
     try:
         return Path(hf_hub_download(name, file, revision=commit, token=client_token()))
     except errors.GatedRepoError as error:
@@ -79,18 +88,29 @@ def _download(name: str, file: str, commit: str | None) -> Path | None:
             f"`hf auth login` if it is private"
         ) from error
     except errors.LocalEntryNotFoundError as error:
-        if file == TOKEN_MAP:
+        if constants.HF_HUB_OFFLINE and file == TOKEN_MAP:
             return None  # an older form of what the other file says
-        raise Unreachable(
-            f"{what}: it is no file or folder here, {file} of a model of that name is not in the cache, and the Hub "
-            f"cannot be asked ({shown(error)})"
-        ) from error
+        why = f"{file} is not in the cache, and the Hub cannot be asked ({shown(error)})"
+        raise (Broken(why) if _may_heal(error) else Unreachable(f"{what}: {why}")) from error
     except errors.EntryNotFoundError:
         return None
-    except (errors.HfHubHTTPError, OSError) as error:
-        raise Unreachable(
-            f"{what}: the Hub did not give {file} ({shown(error)}); try again, or give a folder"
-        ) from error
+    except Exception as error:
+        if not isinstance(error, errors.HfHubHTTPError | OSError) and not is_broken_connection(error):
+            raise
+        why = f"the Hub did not give {file} ({shown(error)})"
+        if _may_heal(error):
+            raise Broken(why) from error
+        raise Unreachable(f"{what}: {why}; try again, or give a folder") from error
+
+
+def _may_heal(error: BaseException) -> bool:
+    """Whether asking again later may help. The Hub's client gives the reason as the cause of its error."""
+    from huggingface_hub import constants
+
+    status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
+    if constants.HF_HUB_OFFLINE or status is not None:
+        return status in HEALS
+    return is_broken_connection(error)
 
 
 def _by_transformers(name: str, why: str) -> tuple[tokenizers.Tokenizer, Names]:
