@@ -77,6 +77,8 @@ class OneModel(BaseHTTPRequestHandler):
         path = self.folder / found[2] if found and found[1] == "model" else None
         if found and found[1] == "gated":
             self._answer(403, b"", {"X-Error-Code": "GatedRepo"})
+        elif self.path.startswith("/api/models/org/model/tree/"):
+            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
         elif not found:
             self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
         elif path is None or not path.is_file():
@@ -186,6 +188,16 @@ def test_a_hub_that_is_away_for_a_while_is_waited_for(tmp_path: Path, folder: Pa
         line = run(OPEN, **hub_env(endpoint, tmp_path), HEADRACE_RETRY_SECONDS="300").strip()
     assert line == open_tokenizer(folder).fingerprint
     assert sum(path.startswith("away") for path in asked) == times
+
+
+def test_the_hub_is_waited_for_where_transformers_asks_it_too(tmp_path: Path, folder: Path) -> None:
+    code = OPEN.replace(
+        'open_tokenizer("org/model").fingerprint',
+        '__import__("headrace.make.load").make.load.transformers_tokenizer("org/model").eos_token',
+    )
+    with served(type("Handler", (AwayModel,), {"away": [503] * 8, "folder": folder, "asked": []})) as endpoint:
+        line = run(code, **hub_env(endpoint, tmp_path), HEADRACE_RETRY_SECONDS="300").strip()
+    assert line == EOS
 
 
 def test_a_hub_that_stays_away_is_an_error_that_says_how_long_it_was_tried(tmp_path: Path) -> None:

@@ -141,16 +141,16 @@ os.register_at_fork(after_in_child=_in_forked_child)
 
 def is_untrusted(error: BaseException) -> bool:
     """Whether an error of an HTTP client says that a certificate is not trusted, which no time heals."""
-    return any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+    return any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes_of(error))
 
 
 def is_broken_connection(error: BaseException) -> bool:
     """Whether an error of an HTTP client says that a server was not reached, or not to the end, which time may heal."""
     kinds = ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError
-    return any(isinstance(cause, kinds) for cause in _causes(error)) and not is_untrusted(error)
+    return any(isinstance(cause, kinds) for cause in causes_of(error)) and not is_untrusted(error)
 
 
-def _causes(error: BaseException) -> list[BaseException]:
+def causes_of(error: BaseException) -> list[BaseException]:
     """An error and all errors in it, however deep: clients wrap those of the socket in several of their own."""
     seen: list[BaseException] = [error]
     for one in seen:  # grows meanwhile

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.catalog.connections import is_broken_connection
+from headrace.catalog.connections import causes_of, is_broken_connection
 from headrace.catalog.retry import HEALS, retrying
 from headrace.catalog.shard import Broken
 from headrace.catalog.source import REPO
@@ -104,26 +104,45 @@ def _ask_hub(what: str, name: str, file: str, commit: str | None) -> Path | None
 
 
 def _may_heal(error: BaseException) -> bool:
-    """Whether asking again later may help. The Hub's client gives the reason as the cause of its error."""
+    """Whether asking again later may help. The clients of the Hub wrap the reason in errors of their own."""
     from huggingface_hub import constants
 
-    status = getattr(getattr(error.__cause__ or error, "response", None), "status_code", None)
-    if constants.HF_HUB_OFFLINE or status is not None:
-        return status in HEALS
+    responses = [getattr(cause, "response", None) for cause in causes_of(error)]
+    statuses = [response.status_code for response in responses if response is not None]
+    if constants.HF_HUB_OFFLINE or statuses:
+        return not HEALS.isdisjoint(statuses)
     return is_broken_connection(error)
 
 
 def _by_transformers(name: str, why: str) -> tuple[tokenizers.Tokenizer, Names]:
     """For those without a tokenizer.json, which transformers may be able to convert. Their own code is never run."""
     try:
-        from transformers import AutoTokenizer
+        import transformers  # noqa: F401 - it is asked for below
     except ImportError as error:
         raise SpecError(f"{why}, and to convert what it has takes transformers; {INSTALL}") from error
     try:
-        found = AutoTokenizer.from_pretrained(name, trust_remote_code=False, token=client_token())
+        found = transformers_tokenizer(name)
+    except Unreachable:
+        raise
     except Exception as error:
         raise SpecError(f"{why}, and transformers cannot make a fast tokenizer of it: {shown(error)}") from error
     return from_object(found)
+
+
+def transformers_tokenizer(name: str | Path) -> Any:
+    """A tokenizer of transformers, by its folder or by its name on the Hub, which is waited for. It runs no code of the
+    model's."""
+    from transformers import AutoTokenizer
+
+    def attempt() -> Any:
+        try:
+            return AutoTokenizer.from_pretrained(name, trust_remote_code=False, token=client_token())
+        except Exception as error:
+            if _may_heal(error):
+                raise Broken(f"transformers cannot ask the Hub ({shown(error)})") from error
+            raise
+
+    return retrying(attempt, f"tokenizer {shown(name)!r}")
 
 
 def from_object(what: object) -> tuple[tokenizers.Tokenizer, Names]:

@@ -9,9 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.catalog.transport import client_token
-from headrace.errors import DataError, SpecError, shown
-from headrace.make.load import INSTALL
+from headrace.errors import DataError, SpecError, Unreachable, shown
+from headrace.make.load import INSTALL, transformers_tokenizer
 from headrace.make.messages import MEDIA, Message, Ways
 from headrace.make.template import Template, TooMuchOfIt, with_ids
 from headrace.make.tokens import full_tokens
@@ -82,13 +81,14 @@ def _owner(tokenizer: Any) -> Any:
             f"its folder, or its name on the Hub"
         )
     try:
-        from transformers import AutoTokenizer
+        import transformers  # noqa: F401 - it is asked for below
     except ImportError as error:
         raise SpecError(f"render='template' takes transformers ({shown(error)}); {INSTALL}") from error
     path = Path(name).expanduser()
     try:
-        where = path.parent if path.is_file() else name
-        return AutoTokenizer.from_pretrained(where, trust_remote_code=False, token=client_token())
+        return transformers_tokenizer(path.parent if path.is_file() else name)
+    except Unreachable:
+        raise
     except Exception as error:
         raise SpecError(
             f"render='template': transformers cannot open the tokenizer {shown(name)!r} for its template "
