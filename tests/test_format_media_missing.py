@@ -63,6 +63,27 @@ def test_a_row_without_what_it_is_about_is_a_data_error(name: str, what: str) ->
 
 
 @pytest.mark.parametrize("what", NOTHING)
+@pytest.mark.parametrize("column", ["image", "images"])
+@pytest.mark.parametrize(
+    ("formatter", "words"),
+    [("document", {"text": "A long page."}), ("anti_hallucination", {"context": "A long page."})],
+)
+def test_a_question_needs_the_pictures_or_the_words_it_is_about(
+    formatter: str, words: dict[str, str], column: str, what: str
+) -> None:
+    """A column for pictures shows that there should be some; a row without one may be about anything."""
+    with pytest.raises(DataError, match="the row has no image.*optional: =image"):
+        run(formatter, {**QUESTION, column: NOTHING[what]})
+    assert "image" not in one(formatter, {**QUESTION, **words, column: NOTHING[what]})
+    assert "image" not in one(formatter, {**QUESTION, column: NOTHING[what]}, {"optional": "=image"})
+    assert "image" not in one(formatter, QUESTION)
+
+
+def test_a_conversation_that_speaks_of_no_picture_needs_none() -> None:
+    assert "image" not in one("conversation", {**talk("What?"), "images": []})
+
+
+@pytest.mark.parametrize("what", NOTHING)
 @pytest.mark.parametrize(
     ("formatter", "field", "row"),
     [

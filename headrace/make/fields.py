@@ -18,7 +18,7 @@ it without a map, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -151,10 +151,17 @@ class Row(Mapping[str, Any]):
         """Where the map says that it is; empty: the map does not say, or says that there is none."""
         return self._fields.get(name, "")
 
+    def has_column(self, *names: str) -> bool:
+        """Whether a column that may hold one of these fields is there, whatever it holds."""
+        return bool(self._column_names(names))
+
     def is_blank(self, *names: str) -> bool:
         """Whether a column that may hold one of these fields is there, and holds neither media nor null."""
-        places = [place for name in names for place, is_column in self._columns.places(name, ()) if is_column]
-        return any(self._data[place] is not None and not is_media(self._data[place]) for place in places)
+        values = [self._data[name] for name in self._column_names(names)]
+        return any(value is not None and not is_media(value) for value in values)
+
+    def _column_names(self, names: Iterable[str]) -> list[str]:
+        return [place for name in names for place, is_column in self._columns.places(name, ()) if is_column]
 
     @property
     def has_map(self) -> bool:

@@ -10,7 +10,7 @@ from headrace.make.fields import Row
 from headrace.make.formatters.answers import answer_of, answered, asked, options_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter, text_sample
 from headrace.make.formatters.chat import listed_turns, with_system
-from headrace.make.formatters.media import images_of, with_media
+from headrace.make.formatters.media import images_of, require_media, with_media
 from headrace.make.turns import Turn, turn
 from headrace.make.values import as_text, joined, listed, texts
 
@@ -20,11 +20,15 @@ UNSURE = "I don't know."
 
 @formatter
 def format_anti_hallucination(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
-    """A question, with its context, and a right answer; where nothing answers it, the answer says that."""
+    """A question, with its context, and a right answer; where nothing answers it, the answer says that. A row with a
+    column for pictures that holds none, and without a context in words, is an error."""
     turns = listed_turns(row) or _asked(row)
     if turns:
+        images = images_of(row)
+        if not images and row.has_column("images", "image") and not _context(row.find("context")):
+            require_media(row, "image", about=True)
         draft = Draft(tokens)
-        draft.turns(with_media(row, with_system(row, turns), {"image": images_of(row)}))
+        draft.turns(with_media(row, with_system(row, turns), {"image": images}))
         yield draft.sample("anti_hallucination", is_training=flag_of(row))
     else:
         yield text_sample(row, tokens, "anti_hallucination", row.text("text"))
