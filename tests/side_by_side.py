@@ -25,6 +25,9 @@ LONGEST = 1200
 """Seconds for a lot: one that hangs, its tests done, is a failure."""
 NO_TESTS = 5
 """What pytest returns where none was chosen."""
+SLOWEST = 25
+"""Tests that are named at the end with the seconds they took."""
+_DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(\S.*)$", re.MULTILINE)
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error|errors|deselected|xfailed|xpassed|warnings?)\b")
 
 
@@ -68,12 +71,13 @@ class Tally:
         self._env.pop("PYTHONDONTWRITEBYTECODE", None)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._slow: list[tuple[float, str]] = []
         self._good = self._done = 0
 
     def run(self, told: list[str]) -> None:
         begun = time.monotonic()
         with tempfile.TemporaryFile("w+", errors="replace") as file:
-            command = [sys.executable, "-m", "pytest", "--quiet", "-rs", "--durations=3", *told]
+            command = [sys.executable, "-m", "pytest", "--quiet", "-rs", f"--durations={SLOWEST}", *told]
             try:
                 done = subprocess.run(
                     command,
@@ -94,6 +98,7 @@ class Tally:
         is_good = code in (0, NO_TESTS) and bool(counts)
         with self._lock:
             self._counts.update(counts)
+            self._slow += [(float(seconds), test) for seconds, test in _DURATION.findall(text)]
             self._done += 1
             self._good += is_good
             print(f"\n--- lot {self._done} of {self._lots}, {time.monotonic() - begun:.0f} s, exit {code}: {last}")
@@ -103,6 +108,10 @@ class Tally:
     def judge(self) -> int:
         """Good if each lot was run to its end, and was good."""
         del self._counts["deselected"]
+        slowest = sorted(self._slow, reverse=True)[:SLOWEST]
+        print(
+            f"\n--- the slowest {len(slowest)}", *(f"{seconds:6.1f} s  {test}" for seconds, test in slowest), sep="\n"
+        )
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self._counts.items()))
         print(f"\n=== {counts} in {time.monotonic() - self._begun:.0f} s; {self._good} of {self._lots} lots are good")
         return 0 if self._good == self._lots else 1

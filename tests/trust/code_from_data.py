@@ -9,7 +9,7 @@ from collections.abc import Iterator
 MODULES = {
     *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "jsonpickle", "marshal", "shelve", "copyreg"),
     *("tarfile", "zipfile", "runpy", "code", "codeop", "imp", "pty", "xmlrpc", "ctypes", "cffi", "logging.config"),
-    *("pyarrow.ipc", "pyarrow.feather", "torch.hub"),
+    *("pyarrow.ipc", "pyarrow.feather", "torch.hub", "torch.package", "timeit", "cProfile", "profile", "pdb", "bdb"),
 }
 """Readers of formats that run what they read, or write where it says; and ways into other programs."""
 FUNCTIONS = {
@@ -18,8 +18,14 @@ FUNCTIONS = {
     *("asyncio.create_subprocess_shell", "tempfile.mktemp", "shutil.unpack_archive"),
     *("yaml.unsafe_load", "yaml.unsafe_load_all", "yaml.full_load", "yaml.full_load_all"),
     *("yaml.Loader", "yaml.CLoader", "yaml.UnsafeLoader", "yaml.CUnsafeLoader", "yaml.FullLoader", "yaml.CFullLoader"),
+    *("yaml.add_constructor", "yaml.add_multi_constructor", "torch.jit.load", "pandas.eval", "pandas.DataFrame.eval"),
     *("numpy.load", "pandas.read_pickle", "types.FunctionType", "types.CodeType", "types.LambdaType"),
-    *("importlib.reload", "importlib.util.spec_from_file_location", "importlib.machinery.SourceFileLoader"),
+    *(
+        "importlib.__import__",
+        "importlib.reload",
+        "importlib.util.spec_from_file_location",
+        "importlib.machinery.SourceFileLoader",
+    ),
     *("ssl._create_unverified_context",),
 }
 STARTS = ("os.exec", "os.spawn", "os.posix_spawn")
