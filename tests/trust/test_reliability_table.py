@@ -6,6 +6,7 @@ import re
 
 import pytest
 from named import ROOT, exists, names_in
+from planted_all import BUGS
 
 TABLE = ROOT / "docs" / "reliability" / "README.md"
 PAGES = [TABLE, ROOT / "SECURITY.md"]
@@ -39,6 +40,11 @@ def test_every_fault_has_a_row_with_a_proof_or_says_that_it_has_none() -> None:
     without = [name for name, cells in found.items() if "`tests/" not in cells[1]]
     assert all("**later**" in found[name][1] for name in without)
     assert all(cells[0] for cells in found.values())
+
+
+def test_the_number_of_planted_bugs_is_that_of_the_list() -> None:
+    told = re.findall(r"([\d,]+) planted bugs over all promises", TABLE.read_text())
+    assert told == [str(len(BUGS))]
 
 
 def test_the_finder_of_tests_finds_them() -> None:
