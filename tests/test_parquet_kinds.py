@@ -40,7 +40,7 @@ KINDS: dict[str, Any] = {
     "three bytes": column([b"abc", b"xyz"], pa.binary(3)),
     "numbers": column([1, 2**40, -5]),
     "small numbers": column([1, 2, 3], pa.int8()),
-    "halves": column([0.5, 1.5], pa.float16()),
+    "halves": column([np.float16(0.5), np.float16(1.5)], pa.float16()),
     "truth": column([True, False]),
     "decimals": column([Decimal("1.5"), Decimal("-2.5")], pa.decimal128(5, 1)),
     "long decimals": column([Decimal("1.5")], pa.decimal256(60, 1)),
@@ -52,7 +52,7 @@ KINDS: dict[str, Any] = {
     "structures": column([{"a": "x", "b": 1}, {"a": None, "b": 2}]),
     "chats": column([[{"role": "user", "content": "hi " * 20}, {"role": "assistant", "content": None}]]),
     "maps": column([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
-    "lists of fixed length": column([[1.5, None, 2.5]], pa.list_(pa.float32(), 3)),
+    "lists of fixed length": pa.array([[1.5, None, 2.5]] * COUNT, pa.list_(pa.float32(), 3)),
     "dictionaries": column(TEXTS).dictionary_encode(),
 }
 DELTA = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}
