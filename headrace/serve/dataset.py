@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -210,8 +211,14 @@ class LaneBatches(Iterator[Batch]):
         self._pipeline, self._job, self._place = pipeline, job, place
         self._maker, self._walk = Maker(pipeline, job), Walk(ending, pipeline.run, job)
         self._is_over = self._warned = False
+        self._turn = threading.RLock()
 
     def __next__(self) -> Batch:
+        """Threads that share us have one turn after the other: each batch goes to one of them."""
+        with self._turn:
+            return self._taken()
+
+    def _taken(self) -> Batch:
         while not self._is_over and (m := self._walk.next()) is not None:
             made = self._maker.make()
             assert made is not None, "a lane that is over is not asked"
@@ -227,14 +234,16 @@ class LaneBatches(Iterator[Batch]):
 
     def now(self) -> tuple[Place, int, dict[int, bytes]]:
         """The place that this is of, the number of the micro-batch that comes next, and where the lanes are."""
-        return self._place, self._walk.m, {**self._job.states, **self._maker.receipts()}
+        with self._turn:
+            return self._place, self._walk.m, {**self._job.states, **self._maker.receipts()}
 
     def left_at(self) -> Place:
         """Where an endless run goes on: at the start of the next epoch, if this one is over."""
-        place, m, states = self.now()
+        with self._turn:
+            (place, m, states), is_over = self.now(), self._is_over
         lanes = [states.get(lane, state) for lane, state in enumerate(place.lanes)]
         place = replace(place, lanes=lanes, m=m - self._pipeline.run.rank)
-        return epoch_start(self._pipeline, place, place.epoch + 1) if self._is_over else place
+        return epoch_start(self._pipeline, place, place.epoch + 1) if is_over else place
 
     def _warn_of_cut(self, cut: int) -> None:
         pack, self._warned = self._pipeline.recipe.pack, True
@@ -242,4 +251,5 @@ class LaneBatches(Iterator[Batch]):
             warn_of_cut(pack.seq_len, cut, self._pipeline.samples is not None)
 
     def close(self) -> None:
-        self._maker.close()
+        with self._turn:
+            self._maker.close()

@@ -6,6 +6,7 @@ It only describes: sources, formatters and limits become a recipe and lanes of s
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """In a worker: how often it was asked to begin."""
         self._saved: State | None = None
         """Where to go at the next `iter()`."""
+        self._turn = threading.RLock()
+        """Held by the thread that takes the next sample, or asks where we are."""
         self._forget()
 
     def configure(
@@ -210,7 +213,11 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker."""
         self._check_wrappers()
-        return self.__dict__
+        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._turn = threading.RLock()
 
     def _check_wrappers(self) -> None:
         refuse_second_split(Run.here(cache_dir=self._cache_dir).world_size, "dataset")
@@ -223,10 +230,10 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         self._check_wrappers()
         worker = get_worker_info()
         if worker is None:
-            return closed_at_exit(self._given())
+            return Shared(closed_at_exit(self._given()), self._turn)
         self._rounds += 1
         asked = worker.seed - worker.id, self._rounds
-        return closed_at_exit(self._given_by(worker.id, worker.num_workers, asked))
+        return Shared(closed_at_exit(self._given_by(worker.id, worker.num_workers, asked)), self._turn)
 
     def _given(self) -> Generator[dict[str, Any]]:
         """In the trainer's process."""
@@ -275,6 +282,10 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def _settle(self, maker: Maker | None = None) -> Place | None:
         """Where we are, written down: what a lane knows of itself costs time, so not at each sample. `maker`: only if
         it is the one that gave the last."""
+        with self._turn:
+            return self._settled(maker)
+
+    def _settled(self, maker: Maker | None) -> Place | None:
         if self._going is not None and maker in (None, self._going[0]):
             (going, begun, m), self._going = self._going, None
             receipts = going.receipts()
@@ -420,6 +431,21 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             Saved.from_state(inner)
         self._forget()
         self._saved = inner
+
+
+class Shared(Iterator[dict[str, Any]]):
+    """Samples for threads that share the iterator: they have one turn after the other, and each gets its own."""
+
+    def __init__(self, samples: Generator[dict[str, Any]], turn: threading.RLock) -> None:
+        self._samples, self._turn = samples, turn
+
+    def __next__(self) -> dict[str, Any]:
+        with self._turn:
+            return next(self._samples)
+
+    def close(self) -> None:
+        with self._turn:
+            self._samples.close()
 
 
 def _tell(limits: Limits, repeat: int) -> None:
