@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,11 +20,19 @@ from headrace.serve.resume import Place
 from headrace.serve.statistics import warn_of_cut
 from headrace.serve.turnstile import Turnstile
 from headrace.serve.worker import Job, Maker
-from headrace.serve.wrappers import refuse_second_split
+from headrace.serve.wrappers import ReadAhead, refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
+log = logging.getLogger("headrace")
+
 FORMAT = 1
+KEPT_STEPS = 8
+"""Number of past batches that a loop that was left can give again, where a wrapper had read them ahead."""
+WAY_OUT = (
+    "iterate over the headrace.Loader as it is, whose state_dict() is exact; or count the batches that were trained on, "
+    'and give a new loader load_state_dict({"batches_consumed": n, "batch_size": b}) before you take its dataset'
+)
 
 
 class LaneDataset(IterableDataset[Batch]):
@@ -45,7 +55,7 @@ class LaneDataset(IterableDataset[Batch]):
         self._pipeline, self._place, self._steps, self._peers = pipeline, place, steps, peers
         self.begun = place
         """Where the loader was."""
-        self._workers = Turnstile()
+        self._workers, self._ahead = Turnstile(), ReadAhead()
         self._now: LaneBatches | None = None
         self._loaded: State | None = None
 
@@ -63,6 +73,8 @@ class LaneDataset(IterableDataset[Batch]):
             return Refused(error)
         job, place = self._job()
         self._let_go()
+        if get_worker_info() is None:
+            self._ahead.begin()
         self._now = LaneBatches(self._pipeline, job, place, self._ending(place))
         self._place, self._loaded = (place if self._pipeline.is_endless else self._place), None
         return self._now
@@ -70,8 +82,8 @@ class LaneDataset(IterableDataset[Batch]):
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
         self._check_wrappers()
-        place = self._now.left_at() if self._now is not None and self._pipeline.is_endless else self._place
-        return {**self.__dict__, "_place": place, "_now": None, "_peers": None}
+        place = self._left_at() if self._now is not None and self._pipeline.is_endless else self._place
+        return {**self.__dict__, "_place": place, "_now": None, "_peers": None, "_ahead": ReadAhead()}
 
     def set_epoch(self, epoch: int) -> None:
         """The next `iter()` gives this epoch; an endless run goes on where it is. Trainers that find this method call
@@ -95,8 +107,18 @@ class LaneDataset(IterableDataset[Batch]):
     def _go_on(self) -> None:
         """An endless run is where it was left."""
         if self._now is not None and self._pipeline.is_endless:
-            self._place = self._now.left_at()
+            self._place = self._left_at()
             self._let_go()
+
+    def _left_at(self) -> Place:
+        """What a wrapper had read ahead when its loop was left was not given on: it comes again."""
+        assert self._now is not None
+        count = 0 if self._now.is_over else self._ahead.batches()
+        if count:
+            log.info(
+                "the loop before was left with a batch that %s had read ahead: it is given again", self._ahead.name
+            )
+        return self._now.left_at(count)
 
     def _is_lost(self) -> bool:
         """Whether nobody here knows where to go on: what workers of a DataLoader gave is known to its trainer alone."""
@@ -154,6 +176,7 @@ class LaneDataset(IterableDataset[Batch]):
         if self._now is not None:
             self._now.close()
             self._now = None
+        self._ahead.end()
 
     # --- what StatefulDataLoader asks, in the worker
 
@@ -161,6 +184,8 @@ class LaneDataset(IterableDataset[Batch]):
         if self._loaded is not None:
             return self._loaded
         if self._now is not None:
+            if not self._now.is_over:
+                self._ahead.refuse("state_dict()", WAY_OUT)
             place, m, lanes = self._now.now()
         else:
             job, place = self._job()
@@ -210,7 +235,10 @@ class LaneBatches(Iterator[Batch]):
         """`place`: of the run, from which the job was made."""
         self._pipeline, self._job, self._place = pipeline, job, place
         self._maker, self._walk = Maker(pipeline, job), Walk(ending, pipeline.run, job)
-        self._is_over = self._warned = False
+        self.is_over = self._warned = False
+        self._past: deque[tuple[int, bytes]] = deque(maxlen=KEPT_STEPS)
+        """The last batches that were given: the number of each, and where its lane was before it."""
+        self._receipts = dict(job.states)
         self._turn = threading.RLock()
 
     def __next__(self) -> Batch:
@@ -219,17 +247,20 @@ class LaneBatches(Iterator[Batch]):
             return self._taken()
 
     def _taken(self) -> Batch:
-        while not self._is_over and (m := self._walk.next()) is not None:
+        while not self.is_over and (m := self._walk.next()) is not None:
             made = self._maker.make()
             assert made is not None, "a lane that is over is not asked"
             assert made.batch.m == m, f"micro-batch {made.batch.m} came for {m}"
             self._walk.took(over=made.over, filling=made.filling)
             if made.truncated and not self._warned:
                 self._warn_of_cut(made.truncated)
+            lane = m % self._job.lanes
+            before, self._receipts[lane] = self._receipts[lane], made.batch.receipt
             if self._job.ranks > 1 or not made.filling:
+                self._past.append((m, before))
                 del made.batch.receipt
                 return made.batch
-        self._is_over = True
+        self.is_over = True
         raise StopIteration
 
     def now(self) -> tuple[Place, int, dict[int, bytes]]:
@@ -237,10 +268,13 @@ class LaneBatches(Iterator[Batch]):
         with self._turn:
             return self._place, self._walk.m, {**self._job.states, **self._maker.receipts()}
 
-    def left_at(self) -> Place:
-        """Where an endless run goes on: at the start of the next epoch, if this one is over."""
+    def left_at(self, back: int = 0) -> Place:
+        """Where an endless run goes on: at the start of the next epoch, if this one is over; or so many batches
+        back."""
         with self._turn:
-            (place, m, states), is_over = self.now(), self._is_over
+            (place, m, states), is_over = self.now(), self.is_over
+            for m, before in list(self._past)[: -back - 1 : -1]:  # the newest first
+                states[m % self._job.lanes] = before
         lanes = [states.get(lane, state) for lane, state in enumerate(place.lanes)]
         place = replace(place, lanes=lanes, m=m - self._pipeline.run.rank)
         return epoch_start(self._pipeline, place, place.epoch + 1) if is_over else place

@@ -42,7 +42,8 @@ class Going:
     ) -> None:
         """`leave_out`: is told of a row that cannot be made, and raises where the run shall end there."""
         self.start, self.job, self.key, self._leave_out = start, job, key, leave_out
-        self.is_open = True
+        self.is_open, self.is_over = True, False
+        """`is_over`: the last item was given, and one more was asked for."""
         self.turn = threading.RLock()
         """Held by the thread that takes the next item, or asks where we are."""
         self._maker, self._extra, self._given = Maker(pipeline, job), 0, False
@@ -152,6 +153,7 @@ class Items(Iterator[dict[str, Any]]):
                 break
             self._now.close()
             self._now = next(self._others)
+        self._own.is_over = True
         self.close()
         raise StopIteration
 

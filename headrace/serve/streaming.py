@@ -40,7 +40,7 @@ from headrace.serve.samples import Samples
 from headrace.serve.state import Saved
 from headrace.serve.state_file import is_missing, read_state
 from headrace.serve.worker import Maker
-from headrace.serve.wrappers import refuse_second_split
+from headrace.serve.wrappers import ReadAhead, refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
@@ -194,6 +194,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """The lanes that this process knows the places of; None: all."""
         self._loader: Loader | None = None
         """Gives the samples instead of us."""
+        self._ahead = ReadAhead()
         self._log = Logbook()
         """What workers of a DataLoader's give instead of us."""
 
@@ -213,11 +214,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker."""
         self._check_wrappers()
-        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
+        self._refuse_read_ahead("a copy of the dataset")
+        return {name: value for name, value in self.__dict__.items() if name not in ("_turn", "_ahead")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._turn = threading.RLock()
+        self._turn, self._ahead = threading.RLock(), ReadAhead()
 
     def _check_wrappers(self) -> None:
         refuse_second_split(Run.here(cache_dir=self._cache_dir).world_size, "dataset")
@@ -229,11 +231,16 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._check_wrappers()
         worker = get_worker_info()
+        self._refuse_read_ahead("iter() after a loop that was left")
         if worker is None:
+            self._ahead.begin()
             return Shared(closed_at_exit(self._given()), self._turn)
         self._rounds += 1
         asked = worker.seed - worker.id, self._rounds
         return Shared(closed_at_exit(self._given_by(worker.id, worker.num_workers, asked)), self._turn)
+
+    def _refuse_read_ahead(self, what: str) -> None:
+        self._ahead.refuse(what, "use loader(batch_size) and iterate over it as it is: its state is exact")
 
     def _given(self) -> Generator[dict[str, Any]]:
         """In the trainer's process."""
@@ -245,6 +252,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         yield from self._epoch(place)
         assert self._place is not None
         self._place = next_epoch(self._opened(), self._place, place.epoch + 1)
+        self._ahead.end()
 
     def _given_by(self, number: int, workers: int, asked: tuple[int, int]) -> Generator[dict[str, Any]]:
         """In a worker of a DataLoader's, which goes on where those before it were."""
@@ -358,6 +366,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
             dataset.loader(4, pack="best_fit", seq_len=4096, media_tokens={"image": 576})
         """
+        self._refuse_read_ahead("loader()")
         found = self._log.latest(self._new_pipeline, patient=True)
         state = self._saved if self._loader is None else self._loader.state_dict()
         state = state if found is None else self._log.state(*found)
@@ -401,6 +410,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     @property
     def _streaming_state(self) -> dict[str, Any]:
         """Counts for people; `headrace` is what a resume needs. Of several ranks or workers, what this one gave."""
+        self._refuse_read_ahead("the state")
         found = self._log.latest(self._new_pipeline)
         if found is not None:
             return {**streaming_view(*found), "headrace": self._log.state(*found)}
