@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.batch import Batch
 from headrace.errors import SpecError, StateError, shown
-from headrace.serve.epoch import Ending, Walk, epoch_start, is_sized
+from headrace.serve.epoch import Ending, Walk, epoch_start, is_sized, later_epoch
 from headrace.serve.going import job_of, mark
 from headrace.serve.peers import Peers
 from headrace.serve.pipeline import Pipeline
@@ -30,8 +30,8 @@ FORMAT = 1
 KEPT_STEPS = 8
 """Number of past batches that a loop that was left can give again, where a wrapper had read them ahead."""
 WAY_OUT = (
-    "iterate over the headrace.Loader as it is, whose state_dict() is exact; or count the batches that were trained on, "
-    'and give a new loader load_state_dict({"batches_consumed": n, "batch_size": b}) before you take its dataset'
+    "iterate over the headrace.Loader as it is, whose state_dict() is exact; or count the batches that were trained "
+    'on, and give a new loader load_state_dict({"batches_consumed": n, "batch_size": b}) before you take its dataset'
 )
 
 
@@ -42,8 +42,9 @@ class LaneDataset(IterableDataset[Batch]):
     of the loader do; one rank alone ends when each worker's lanes are over. `steps_per_epoch` and `tail` are the
     loader's.
 
-    Data with an end: `iter()` gives the same epoch again, until `set_epoch`. An endless run goes on where the last loop
-    stopped, in this process; what workers had given by then nobody tells us, so a second loop over them is refused.
+    Data with an end: `iter()` gives the same epoch again, until `set_epoch`, in persistent workers too. An endless run
+    goes on where the last loop stopped, in this process; what workers had given by then nobody tells us, so a second
+    loop over them is refused.
     Under `StatefulDataLoader` each worker's state is kept and exact; a plain DataLoader keeps none: `headrace.Loader`
     is the way to exact state with workers.
     """
@@ -56,13 +57,15 @@ class LaneDataset(IterableDataset[Batch]):
         self.begun = place
         """Where the loader was."""
         self._workers, self._ahead = Turnstile(), ReadAhead()
+        self._entered = 0
+        """How often workers had come when we were last told where to go."""
         self._now: LaneBatches | None = None
         self._loaded: State | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         self._check_wrappers()
         self._go_on()
-        if self._is_lost():
+        if self._is_lost(self._told()):
             error = SpecError(
                 "a second loop over an endless run in the workers of a DataLoader cannot go on where the first one "
                 "stopped: only the trainer knows what it got; iterate over the loader itself, with num_workers= there, "
@@ -86,8 +89,14 @@ class LaneDataset(IterableDataset[Batch]):
         return {**self.__dict__, "_place": place, "_now": None, "_peers": None, "_ahead": ReadAhead()}
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch; an endless run goes on where it is. Trainers that find this method call
-        it."""
+        """The next `iter()` gives this epoch, in persistent workers too; an endless run goes on where it is. Trainers
+        that find this method call it.
+
+        A later epoch begins with the micro-batch that it begins with in the loader, after all of the epochs before it.
+        Where their length is not known before they are read, that holds after a whole loop in this process; otherwise
+        micro-batches are counted from the last start that is known, and refused where a schedule or `Skip.steps`
+        depends on their numbers.
+        """
         self._check_wrappers()
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
@@ -99,7 +108,35 @@ class LaneDataset(IterableDataset[Batch]):
                     f"set_epoch({epoch}): {shown(limited[0])} has a limit in tokens, which counts over all epochs, and "
                     f"what the workers of a DataLoader gave is not known here; iterate over the headrace.Loader itself"
                 )
-            self._place = epoch_start(self._pipeline, self._place, epoch)
+            self._place = self._start_of(epoch)
+            self._entered = self._workers.peek()[0]
+            if not self._pipeline.is_endless:
+                self._workers.hold([epoch, self._place.m])
+                self._let_go()
+
+    def _start_of(self, epoch: int) -> Place:
+        pipeline, place, end = self._pipeline, self._place, None
+        if pipeline.is_endless:
+            return epoch_start(pipeline, place, epoch)
+        if self._now is not None and self._now.is_over and self._now.epoch == place.epoch:
+            place, end = self._now.ended()
+        elif pipeline.samples is not None and pipeline.passes is None:
+            raise SpecError(
+                f"set_epoch({epoch}): the sources go on from epoch to epoch, and what was given of this one is known "
+                f"here only after a whole loop with num_workers=0; iterate over the headrace.Loader itself"
+            )
+        if epoch < place.epoch:
+            place, end = self.begun, None
+        if epoch <= place.epoch:
+            return epoch_start(pipeline, place, epoch)
+        found = None if pipeline.samples is not None else later_epoch(pipeline, place, epoch, end)
+        if found is None and (pipeline.recipe.mix.schedule or pipeline.recipe.skip.steps):
+            raise SpecError(
+                f"set_epoch({epoch}): the mix has a schedule, or steps are skipped, which counts micro-batches from "
+                f"the start of the run, and the length of an epoch is not known before it is read; iterate over the "
+                f"headrace.Loader itself"
+            )
+        return found or epoch_start(pipeline, place, epoch, end)
 
     def _check_wrappers(self) -> None:
         refuse_second_split(self._pipeline.run.world_size, "dataset")
@@ -120,14 +157,24 @@ class LaneDataset(IterableDataset[Batch]):
             )
         return self._now.left_at(count)
 
-    def _is_lost(self) -> bool:
-        """Whether nobody here knows where to go on: what workers of a DataLoader gave is known to its trainer alone."""
-        if not self._pipeline.is_endless or self._loaded is not None:
-            return False
+    def _told(self) -> int:
+        """How often workers were asked before. In a worker, which may have been here before the last `set_epoch`: go to
+        the epoch that was set."""
         worker = get_worker_info()
         if worker is None:
-            return self._workers.peek()[0] > 0
-        return self._workers.enter(str(worker.seed - worker.id), worker.id).epoch > 0
+            return self._workers.peek()[0]
+        if self._pipeline.is_endless and self._loaded is not None:
+            return 0
+        entry = self._workers.enter(str(worker.seed - worker.id), worker.id)
+        if entry.held is not None and entry.held != [self._place.epoch, self._place.m]:
+            epoch, m = entry.held
+            place = epoch_start(self._pipeline, self._place, epoch, m)
+            self._place = replace(place, m=m, m_plan=m, m_epoch=m)
+        return entry.epoch
+
+    def _is_lost(self, rounds: int) -> bool:
+        """Whether nobody here knows where to go on: what workers of a DataLoader gave is known to its trainer alone."""
+        return self._pipeline.is_endless and self._loaded is None and rounds > 0
 
     def _ending(self, place: Place) -> Ending:
         pipeline, ranks = self._pipeline, self._pipeline.run.world_size
@@ -187,6 +234,11 @@ class LaneDataset(IterableDataset[Batch]):
             if not self._now.is_over:
                 self._ahead.refuse("state_dict()", WAY_OUT)
             place, m, lanes = self._now.now()
+        elif get_worker_info() is None and self._workers.peek()[0] > self._entered:
+            raise StateError(
+                "state_dict(): the workers of a DataLoader give the batches, and what they gave is not known here; "
+                "ask a StatefulDataLoader for its state, or iterate over the headrace.Loader, with num_workers= there"
+            )
         else:
             job, place = self._job()
             m, lanes = next(job.slots()), job.states
@@ -234,7 +286,7 @@ class LaneBatches(Iterator[Batch]):
     def __init__(self, pipeline: Pipeline, job: Job, place: Place, ending: Ending) -> None:
         """`place`: of the run, from which the job was made."""
         self._pipeline, self._job, self._place = pipeline, job, place
-        self._maker, self._walk = Maker(pipeline, job), Walk(ending, pipeline.run, job)
+        self._maker, self._walk, self._ending = Maker(pipeline, job), Walk(ending, pipeline.run, job), ending
         self.is_over = self._warned = False
         self._past: deque[tuple[int, bytes]] = deque(maxlen=KEPT_STEPS)
         """The last batches that were given: the number of each, and where its lane was before it."""
@@ -267,6 +319,16 @@ class LaneBatches(Iterator[Batch]):
         """The place that this is of, the number of the micro-batch that comes next, and where the lanes are."""
         with self._turn:
             return self._place, self._walk.m, {**self._job.states, **self._maker.receipts()}
+
+    @property
+    def epoch(self) -> int:
+        return self._place.epoch
+
+    def ended(self) -> tuple[Place, int | None]:
+        """Where the lanes are at the end of the epoch, and the first micro-batch that none has, where that is known."""
+        place, m, states = self.now()
+        lanes = [states.get(lane, state) for lane, state in enumerate(place.lanes)]
+        return replace(place, lanes=lanes, m=m - self._pipeline.run.rank), self._ending.end
 
     def left_at(self, back: int = 0) -> Place:
         """Where an endless run goes on: at the start of the next epoch, if this one is over; or so many batches
