@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import chain, islice, repeat
+from functools import partial, wraps
+from itertools import islice
 from operator import index as index_of
-from operator import length_hint
-from typing import Any
+from operator import itemgetter, length_hint
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.address import Row
 from headrace.catalog.identity import Trust
@@ -30,12 +28,29 @@ from headrace.fetch.sources import cache_of
 from headrace.run import Run
 from headrace.stage import Stage, State
 
+P = ParamSpec("P")
+T = TypeVar("T")
 log = logging.getLogger("headrace")
 
 BLOCK_ROWS = 1024
 _NO_ROWS: Iterator[Row] = iter(())
-_TAKEN: Iterator[Row] = iter(())
-"""Stands where the rows are while a thread is in there."""
+_SECOND = itemgetter(1)
+
+
+def _one_at_a_time(method: Callable[Concatenate[Rows, P], T]) -> Callable[Concatenate[Rows, P], T]:
+    """Refuse a call while another one is in progress: in between, where the rows are is not known."""
+
+    @wraps(method)
+    def checked(rows: Rows, /, *args: P.args, **options: P.kwargs) -> T:
+        if rows._is_in_use:
+            raise rows._used_at_once()
+        try:
+            rows._is_in_use = True
+            return method(rows, *args, **options)
+        finally:
+            rows._is_in_use = False
+
+    return checked
 
 
 class Rows(Stage[Row]):
@@ -44,19 +59,15 @@ class Rows(Stage[Row]):
     _open: OpenChunks
     _need: Need | None
     _mark: Mark
-    _turns: Iterator[Any]
-    _drawn_ready: Iterator[Row]
-    """The rows of the block of draws that were not given out."""
+    _turns: Iterator[int]
     _ready: Iterator[Row]
-    """The same for the thread that takes it, and leaves `_TAKEN` there until it is done."""
 
     def __init__(self, index: Index, run: Run, reading: Reading) -> None:
         self.run = run
         self._saved: deque[set[int]] = deque(maxlen=2)
-        self._closed = False
+        self._closed = self._is_in_use = False
         self._start(index, reading)
         self._begin()
-        self._ready = self._drawn_ready
 
     def _start(self, index: Index, reading: Reading) -> None:
         self.index, self.reading = index, reading
@@ -89,45 +100,37 @@ class Rows(Stage[Row]):
 
     # A block of draws is made at once, but each row only when it is asked for, all of it in C: `_turns` counts the
     # draws of the block, `_ready` turns each into its row. Few rows live at a time, so the garbage collector sleeps.
-    #
-    # Threads may share us. A lock would cost a fifth of a row, so whoever comes in takes `_ready` and leaves `_TAKEN`
-    # there: no call comes between the two, and the interpreter changes threads (and looks for signals) only at calls
-    # and at jumps back. Whoever finds `_TAKEN` waits.
 
     def __next__(self) -> Row:
-        while True:
-            self._ready, ready = _TAKEN, self._ready  # in this order: what `ready` was may run code when it goes
+        if self._is_in_use:  # not `_one_at_a_time`: a call more for each row would be a tenth of it
+            raise self._used_at_once()
+        try:
+            self._is_in_use = True
             try:
-                for row in ready:
-                    self._ready = ready
+                for row in self._ready:
                     return row
             except BaseException:
-                self._undo(self._mark, self._given - 1)  # its turn was taken, its row was not made
+                self._come_back(self._mark, self._given - 1)  # its turn was taken, its row was not made
                 raise
-            if ready is _TAKEN:
-                self._wait()
-                continue
+            mark, given = self._mark, self._given
             try:
-                is_over = not self._draw()
-            finally:
-                self._ready = self._drawn_ready
-            if is_over:
-                raise StopIteration
+                if self._draw():
+                    mark, given = self._mark, 0
+                    for row in self._ready:
+                        return row
+            except BaseException:
+                self._come_back(mark, given)
+                raise
+        finally:
+            self._is_in_use = False
+        raise StopIteration
 
-    def _wait(self) -> None:
-        """Until the thread that is in here is done."""
-        frame = sys._getframe(1).f_back
-        while frame is not None:
-            if frame.f_code.co_filename == __file__ and frame.f_locals.get("self") is self:
-                raise HeadraceError(
-                    f"{self.index.listing.source}: a signal handler asked these rows for something while this thread "
-                    f"is in next() or state_dict() of them, so where they are is not known; let it set a flag, and "
-                    f"look at the flag after next()"
-                )
-            frame = frame.f_back
-        pauses = chain(repeat(0.0, 32), repeat(0.001))
-        while self._ready is _TAKEN:
-            time.sleep(next(pauses))
+    def _used_at_once(self) -> HeadraceError:
+        return HeadraceError(
+            f"{self.index.listing.source}: these rows are used by two threads at once, or by a signal handler while "
+            f"they are read; this call changed nothing. Give each thread rows of its own (lane=, lanes=), or hold a "
+            f"lock around each call; let a signal handler set a flag, and look at it after next()"
+        )
 
     @property
     def _given(self) -> int:
@@ -136,32 +139,19 @@ class Rows(Stage[Row]):
 
     def _draw(self) -> bool:
         """The next block of draws, with the chunks that they come from open."""
-        before, given = self._mark, self._given
-        try:
-            assert not length_hint(self._turns), "a chunk gave fewer rows than it has"
-            mark, done = self._drawn(self._next_draws)
-            if done is None:
-                return False
-            self._next_draws = min(2 * self._next_draws, BLOCK_ROWS)
-            opened = partial(self._open.of, slots=done.slots, order=self._pool.order)
-            feeds = [opened(slot).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
-            turns: Iterator[Any] = repeat(feeds[0], done.count)  # they end; the feed may go on
-            ready: Iterator[Row] = map(next, turns)
-            if done.picks is not None:
-                turns = iter(done.picks.tolist())
-                ready = map(next, map(feeds.__getitem__, turns))
-            self._mark, self._drawn_rows, self._turns, self._drawn_ready = mark, done.count, turns, ready
-        except BaseException:
-            self._come_back(before, given)
-            raise
+        assert not length_hint(self._turns), "a chunk gave fewer rows than it has"
+        mark, done = self._drawn(self._next_draws)
+        if done is None:
+            return False
+        self._next_draws = min(2 * self._next_draws, BLOCK_ROWS)
+        turns = iter(range(done.count) if done.picks is None else done.picks.tolist())
+        opened = partial(self._open.of, slots=done.slots, order=self._pool.order)
+        feeds = [opened(slot).rows(first, n) if n else _NO_ROWS for slot, first, n in done.parts()]
+        ready: Iterator[Row] = map(next, map(feeds.__getitem__, turns))
+        if done.picks is None:
+            ready = map(_SECOND, zip(turns, feeds[0]))  # noqa: B905 - the turns end, the feed may go on
+        self._mark, self._drawn_rows, self._turns, self._ready = mark, done.count, turns, ready
         return True
-
-    def _undo(self, mark: Mark, given: int) -> None:
-        """An error ends this thread's turn."""
-        try:
-            self._come_back(mark, given)
-        finally:
-            self._ready = self._drawn_ready
 
     def _come_back(self, mark: Mark, given: int) -> None:
         """To `given` draws after a mark: what was drawn since was not given out, and will be drawn again."""
@@ -171,25 +161,17 @@ class Rows(Stage[Row]):
         self._nothing_drawn()
 
     def _nothing_drawn(self) -> None:
-        self._mark, self._drawn_rows, self._turns, self._drawn_ready = self._pool.mark(), 0, iter(()), iter(())
+        self._mark, self._drawn_rows, self._turns, self._ready = self._pool.mark(), 0, iter(()), iter(())
 
+    @_one_at_a_time
     def next_block(self, most: int = BLOCK_ROWS) -> RowBlock | None:
         """Up to `most` of the next rows as columns, or None at the end. The same rows as item by item, only sooner."""
         if (most := index_of(most)) < 1:
             raise SpecError(f"next_block({most}): the number of rows wanted, 1 or more")
-        while self._ready is _TAKEN:
-            self._wait()
-        self._ready = _TAKEN
-        try:
-            return self._next_block(most)
-        finally:
-            self._ready = self._drawn_ready
-
-    def _next_block(self, most: int) -> RowBlock | None:
         mark, given = self._mark, self._given
         try:
             if left := length_hint(self._turns):
-                return as_block(list(islice(self._drawn_ready, min(most, left))))
+                return as_block(list(islice(self._ready, min(most, left))))
             _, done = self._drawn(most)
             if done is None:
                 return None
@@ -220,16 +202,8 @@ class Rows(Stage[Row]):
 
     # --- state
 
+    @_one_at_a_time
     def state_dict(self) -> State:
-        while self._ready is _TAKEN:
-            self._wait()
-        self._ready = _TAKEN
-        try:
-            return self._saved_state()
-        finally:
-            self._ready = self._drawn_ready
-
-    def _saved_state(self) -> State:
         pool, here = self._pool, self._pool.mark()
         try:
             if length_hint(self._turns):
@@ -310,21 +284,13 @@ class Rows(Stage[Row]):
         shard = int(pool.order.window_shards(pool.ranges[-1][0], pool.ranges[-1][1])[-1])
         return self.index.listing.label(shard), int(pool.counts.groups(shard)[0].sum())
 
+    @_one_at_a_time
     def load_state_dict(
         self, state: State, *, trust_moved: bool = False, trust_changed: bool | Iterable[str] = False
     ) -> None:
         """Go on from there. `trust_moved`: files that cannot be told to be those of the state are. `trust_changed`:
         shards, by path or name, that may have other contents in as many rows; True: any."""
         trust = Trust.given(trust_moved, trust_changed)
-        while self._ready is _TAKEN:
-            self._wait()
-        self._ready = _TAKEN
-        try:
-            self._load(state, trust)
-        finally:
-            self._ready = self._drawn_ready
-
-    def _load(self, state: State, trust: Trust) -> None:
         index, reading, place = restored(state, self.index, self.reading, self.run, trust)
         before = self._shelf, self.index, self.reading, self._pool, self._open, self._need
         try:
@@ -360,15 +326,6 @@ class Rows(Stage[Row]):
             )
 
     def close(self) -> None:
-        while self._ready is _TAKEN:
-            self._wait()
-        self._ready = _TAKEN
-        try:
-            self._close()
-        finally:
-            self._ready = self._drawn_ready
-
-    def _close(self) -> None:
         if not self._closed:
             self._come_back(self._mark, self._given)
             self._closed = True
