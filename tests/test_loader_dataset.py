@@ -11,10 +11,12 @@ import pytest
 import torch.utils.data
 from near import NearPeers, Votes
 from serving import ALL_TOKENS, UIDS, loader_of, seen, tokens_in, uids_in, write_rows
+from streaming import World
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import headrace
 from headrace.batch import Batch
-from headrace.errors import SpecError
+from headrace.errors import SpecError, StateError
 from headrace.serve.dataset import LaneDataset
 from headrace.serve.loader import Loader
 
@@ -207,3 +209,112 @@ def test_the_tail_of_rows_is_dropped_by_workers_as_the_loader_drops_it(
     options: dict[str, Any] = {"tail": "drop", "batch_size": 4}
     wanted = batches_of(loader_of("rows", pattern, **options))
     assert batches_of(plain(loader_of("rows", pattern, **options), num_workers)) == wanted
+
+
+# --- epochs that are set
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_persistent_workers_go_to_the_epoch_that_is_set(pattern: str, context: str) -> None:
+    loader = loader_of("rows", pattern)
+    wanted = [sorted(batches_of(loader)) for _ in range(4)]
+    loader = loader_of("rows", pattern)
+    options: dict[str, Any] = {"persistent_workers": True, "multiprocessing_context": context}
+    torchs = plain(loader, 2, **options)
+    other = plain(loader, 1)
+    for epoch in (0, 0, 1, 3, 1, 2):
+        loader.dataset.set_epoch(epoch)
+        assert sorted(batches_of(other)) == wanted[epoch], "workers that start now"
+        assert sorted(batches_of(torchs)) == wanted[epoch], "workers that were there before"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_a_schedule_acts_at_the_same_micro_batches_as_in_the_loader(
+    pattern: str, tmp_path: Path, lanes: int, num_workers: int
+) -> None:
+    def made() -> Loader:
+        parts = [headrace.Part(source=f"parquet:{pattern}", name=name, weight=weight) for name, weight in weights]
+        mix = headrace.Mix(schedule=(headrace.Change(at=110, weights={"a": 1, "b": 9}),))
+        return headrace.load(parts, batch_size=4, lanes=lanes, mix=mix, cache_dir=tmp_path)
+
+    weights = [("a", 9), ("b", 1)]
+    loader = made()
+    wanted = [batches_of(loader) for _ in range(4)]
+    assert 80 < len(wanted[0]) < 110 < wanted[1][-1][0]
+    dataset = made().dataset
+    torchs = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=num_workers)
+    for epoch in (0, 1, 2, 0, 3, 1):
+        dataset.set_epoch(epoch)
+        assert batches_of(torchs) == wanted[epoch]
+    fresh = made().dataset
+    fresh.set_epoch(2)
+    assert batches_of(fresh) == wanted[2], "the epochs before it count as given"
+
+
+def test_a_late_epoch_is_found_soon_and_is_the_one_that_steps_lead_to(pattern: str) -> None:
+    walked, starts = loader_of("rows", pattern, lanes=3).dataset, []
+    for epoch in range(12):
+        walked.set_epoch(epoch)
+        starts.append(seen(next(iter(walked))))
+        jumped = loader_of("rows", pattern, lanes=3).dataset
+        jumped.set_epoch(epoch)
+        assert seen(next(iter(jumped))) == starts[-1]
+    assert starts[3][0] > 0
+    jumped.set_epoch(3 * 10**7)
+    assert next(iter(jumped)).m == starts[3][0] * 10**7
+
+
+def test_samples_go_on_with_their_sources_or_are_refused(tmp_path: Path) -> None:
+    def made() -> Loader:
+        return world.make(["code", "conversation"], max_per_epoch=6, max_per_dataset=3, sample_repeat=1).loader(2)
+
+    world = World(tmp_path)
+    loader = made()
+    wanted = [[batch["input_ids"].tolist() for batch in loader] for _ in range(2)]
+    assert wanted[0] != wanted[1]
+    dataset = made().dataset
+    with pytest.raises(SpecError, match=r"set_epoch\(1\): the sources go on from epoch to epoch"):
+        dataset.set_epoch(1)
+    for epoch in wanted:
+        assert [batch["input_ids"].tolist() for batch in dataset] == epoch
+        dataset.set_epoch(1)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("kind", ["rows", "tokens"])
+def test_epochs_that_are_set_are_the_loaders_on_all_ranks(
+    pattern: str, kind: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.serve.epoch.group_is_up", lambda: True)
+    loaders = ranks_of(kind, pattern, ranks)
+    wanted = [[[seen(batch) for batch in step] for step in together(loaders)] for _ in range(3)]
+    datasets = [loader.dataset for loader in ranks_of(kind, pattern, ranks)]
+    for epoch in range(3):
+        for dataset in datasets:
+            dataset.set_epoch(epoch)
+        assert [[seen(batch) for batch in step] for step in together(datasets)] == wanted[epoch]
+
+
+def test_an_epoch_whose_start_is_not_known_is_refused_where_numbers_matter(pattern: str) -> None:
+    skipped = loader_of("tokens", pattern, skip=headrace.Skip(steps=(60,))).dataset
+    with pytest.raises(SpecError, match=r"set_epoch\(1\): .*is not known before it is read.*headrace.Loader itself"):
+        skipped.set_epoch(1)
+    assert list(skipped), "after a whole epoch in this process it is known"
+    skipped.set_epoch(1)
+    dataset = loader_of("tokens", pattern).dataset
+    dataset.set_epoch(1)
+    assert sorted(tokens_in(dataset)) == ALL_TOKENS
+
+
+def test_what_workers_gave_is_not_taken_for_nothing(pattern: str) -> None:
+    loader = loader_of("rows", pattern)
+    assert loader.dataset.state_dict()["m"] == 0
+    torchs = plain(loader, 1)
+    next(iter(torchs))
+    with pytest.raises(StateError, match=r"the workers of a DataLoader give the batches.*StatefulDataLoader"):
+        loader.dataset.state_dict()
+    loader.dataset.set_epoch(1)
+    assert loader.dataset.state_dict()["epoch"] == 1
+    next(iter(loader.dataset))
+    assert loader.dataset.state_dict()["m"] > 1

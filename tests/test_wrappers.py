@@ -16,8 +16,10 @@ import torch
 from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from accelerate.utils import concatenate
 from robots import small_set
-from serving import UIDS, loader_of, uids_in, write_rows
+from serving import UIDS, loader_of, seen, uids_in, write_rows
+from streaming import World
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 from wrapped_ranks import Around
 
 import headrace
@@ -25,6 +27,8 @@ from headrace.errors import SpecError, StateError
 from headrace.serve.loader import Loader
 
 LIMIT = 3000
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata still calls it
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +204,7 @@ def test_a_plain_loop_and_a_plain_data_loader_read_nothing_ahead(pattern: str, e
 class Saving:
     """A Lightning module that asks for a state at each step."""
 
-    def __new__(cls, loader: Loader, at: bool) -> Any:
+    def __new__(cls, loader: Any, at: bool | None, column: str = "input_ids") -> Any:
         import lightning
 
         class Module(lightning.LightningModule):
@@ -212,9 +216,10 @@ class Saving:
                 self.seen: list[Any] = []
 
             def training_step(self, batch: Any, number: int) -> Any:
-                self.seen.append(batch["input_ids"].clone())
+                self.seen.append(batch[column].clone())
                 try:
-                    self.states.append(loader.state_dict(at=batch.m + 1 if at else None))
+                    asked = {} if at is None else {"at": batch.m + 1 if at else None}
+                    self.states.append(loader.state_dict(**asked))
                 except StateError as error:
                     self.said.append(str(error))
                 return self.layer(torch.ones(1, 1)).sum()
@@ -291,3 +296,134 @@ def test_under_lightning_with_a_length_plain_states_are_exact_and_its_checkpoint
         assert [state["m"] for state in module.states] == [1, 2, 3, 4, 5]
     checkpoint = torch.load(tmp_path / "step=4.ckpt", weights_only=False)
     assert checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]["m"] == 4
+
+
+# --- data sets of ours in a DataLoader, under such wrappers
+
+
+def accelerated(data: Any, **options: Any) -> Any:
+    how = DataLoaderConfiguration(dispatch_batches=False, use_stateful_dataloader=options.pop("stateful", False))
+    return Accelerator(cpu=True, dataloader_config=how).prepare(DataLoader(data, **options))
+
+
+@pytest.fixture(scope="module")
+def robots(folder: Path) -> Path:
+    return folder / "few" if (folder / "few").exists() else small_set(folder / "few", cameras={})
+
+
+def robot(robots: Path, folder: Path) -> headrace.StreamingLeRobotDataset:
+    return headrace.StreamingLeRobotDataset("org/robot", root=robots, cache_dir=folder / "cache")
+
+
+def test_a_robot_data_set_under_accelerate_refuses_a_state_and_a_count_of_batches_resumes(
+    robots: Path, folder: Path
+) -> None:
+    data, found = robot(robots, folder), []
+    for batch in accelerated(data, batch_size=4):
+        found += batch["index"].tolist()
+        with pytest.raises(StateError, match=r"Accelerate's DataLoaderShard reads 1 batch ahead.*batches_consumed"):
+            data.state_dict()
+        if len(found) == 20:
+            break
+    with pytest.raises(StateError, match="reads 1 batch ahead"):
+        data.state_dict()
+    again = robot(robots, folder)
+    again.load_state_dict({"batches_consumed": 5, "batch_size": 4})
+    found += [int(item["index"]) for item in again]
+    assert sorted(found) == list(range(data.num_frames))
+
+
+def test_a_whole_epoch_of_frames_under_accelerate_leaves_an_exact_state(robots: Path, folder: Path) -> None:
+    data = robot(robots, folder)
+    prepared = accelerated(data, batch_size=4)
+    assert sorted(i for batch in prepared for i in batch["index"].tolist()) == list(range(data.num_frames))
+    again = robot(robots, folder)
+    again.load_state_dict(data.state_dict())
+    assert [int(item["index"]) for item in again] == [i for batch in prepared for i in batch["index"].tolist()]
+    plain = iter(DataLoader(data, batch_size=4))
+    next(plain)
+    assert data.state_dict()["m"] == 4, "a plain loop does not read ahead"
+
+
+@LIGHTNING
+def test_a_robot_data_set_under_lightning_refuses_a_state(robots: Path, folder: Path, tmp_path: Path) -> None:
+    data = robot(robots, folder)
+    module = Saving(data, at=None, column="index")
+    trainer(tmp_path, max_steps=4).fit(module, DataLoader(data, batch_size=4))
+    assert len(module.said) == 4
+    assert "Lightning's _PrefetchDataFetcher reads 1 batch ahead" in module.said[0]
+
+
+@pytest.mark.parametrize("kind", ["rows", "endless"])
+def test_a_loaders_dataset_under_accelerate_refuses_a_state_and_a_count_of_batches_resumes(
+    pattern: str, kind: str
+) -> None:
+    options: dict[str, Any] = {"lanes": 2, "steps_per_epoch": None}
+    wanted = [seen(batch) for _, batch in zip(range(12), loader_of(kind, pattern, **options), strict=False)]
+    dataset = loader_of(kind, pattern, **options).dataset
+    for number, batch in enumerate(accelerated(dataset, batch_size=None), 1):
+        assert seen(batch) == wanted[number - 1]
+        with pytest.raises(StateError, match=r"Accelerate's DataLoaderShard reads 1 batch ahead.*batches_consumed"):
+            dataset.state_dict()
+        if number == 5:
+            break
+    loader = loader_of(kind, pattern, **options)
+    loader.load_state_dict({"batches_consumed": 5, "batch_size": 5 if kind == "rows" else 2})
+    rest = zip(range(7), loader.dataset, strict=False)
+    assert [seen(batch) for _, batch in rest] == wanted[5:]
+
+
+def test_a_loop_over_an_endless_dataset_that_is_left_under_accelerate_loses_no_batch(pattern: str) -> None:
+    options: dict[str, Any] = {"lanes": 2, "steps_per_epoch": None}
+    wanted = [seen(batch) for _, batch in zip(range(12), loader_of("endless", pattern, **options), strict=False)]
+    prepared, found = accelerated(loader_of("endless", pattern, **options).dataset, batch_size=None), []
+    for steps in (5, 1, 6):
+        for number, batch in enumerate(prepared, 1):
+            found.append(seen(batch))
+            if number == steps:
+                break
+    assert found == wanted
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_accelerates_stateful_loaders_keep_their_exact_state(pattern: str, num_workers: int) -> None:
+    """They ask before they read ahead."""
+    whole = [seen(batch) for batch in DataLoader(loader_of("rows", pattern).dataset, None, num_workers=num_workers)]
+    options: dict[str, Any] = {"batch_size": None, "num_workers": num_workers, "stateful": True}
+    prepared = accelerated(loader_of("rows", pattern).dataset, **options)
+    for number, batch in enumerate(prepared, 1):
+        assert seen(batch) == whole[number - 1]
+        if number == 7:
+            state = prepared.state_dict()
+            break
+    again = StatefulDataLoader(loader_of("rows", pattern).dataset, batch_size=None, num_workers=num_workers)
+    again.load_state_dict(state)
+    assert [seen(batch) for batch in again] == whole[7:]
+
+
+def test_samples_under_accelerate_refuse_a_state_and_a_loop_after_one_that_was_left(tmp_path: Path) -> None:
+    data = World(tmp_path).make(["code"], max_per_epoch=None, max_per_dataset=None, sample_repeat=1)
+    prepared = accelerated(data, batch_size=None)
+    for number, _ in enumerate(prepared, 1):
+        if number == 3:
+            break
+    asks: list[Any] = [
+        lambda: data._streaming_state,
+        lambda: data._save_streaming_state(tmp_path / "state.json"),
+        lambda: data.loader(1),
+        lambda: next(iter(data)),
+    ]
+    for ask in asks:
+        with pytest.raises(StateError, match=r"Accelerate's DataLoaderShard reads 1 batch ahead.*use loader\("):
+            ask()
+    assert not (tmp_path / "state.json").exists()
+
+
+def test_a_whole_epoch_of_samples_under_accelerate_leaves_an_exact_state(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    data = world.make(["code"], max_per_epoch=None, max_per_dataset=None, sample_repeat=1)
+    assert len(list(accelerated(data, batch_size=None))) == 7
+    assert data._streaming_state["epoch"] == 1
+    samples = iter(data)
+    next(samples)
+    assert data._streaming_state["unique_samples"] == 1, "a plain loop does not read ahead"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
+from itertools import islice
 from operator import index as index_of
 from operator import itemgetter, length_hint
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.address import Row
 from headrace.catalog.identity import Trust
@@ -27,11 +28,29 @@ from headrace.fetch.sources import cache_of
 from headrace.run import Run
 from headrace.stage import Stage, State
 
+P = ParamSpec("P")
+T = TypeVar("T")
 log = logging.getLogger("headrace")
 
 BLOCK_ROWS = 1024
 _NO_ROWS: Iterator[Row] = iter(())
 _SECOND = itemgetter(1)
+
+
+def _one_at_a_time(method: Callable[Concatenate[Rows, P], T]) -> Callable[Concatenate[Rows, P], T]:
+    """Refuse a call while another one is in progress: in between, where the rows are is not known."""
+
+    @wraps(method)
+    def checked(rows: Rows, /, *args: P.args, **options: P.kwargs) -> T:
+        if rows._is_in_use:
+            raise rows._used_at_once()
+        try:
+            rows._is_in_use = True
+            return method(rows, *args, **options)
+        finally:
+            rows._is_in_use = False
+
+    return checked
 
 
 class Rows(Stage[Row]):
@@ -46,7 +65,7 @@ class Rows(Stage[Row]):
     def __init__(self, index: Index, run: Run, reading: Reading) -> None:
         self.run = run
         self._saved: deque[set[int]] = deque(maxlen=2)
-        self._closed = False
+        self._closed = self._is_in_use = False
         self._start(index, reading)
         self._begin()
 
@@ -83,22 +102,35 @@ class Rows(Stage[Row]):
     # draws of the block, `_ready` turns each into its row. Few rows live at a time, so the garbage collector sleeps.
 
     def __next__(self) -> Row:
+        if self._is_in_use:  # not `_one_at_a_time`: a call more for each row would be a tenth of it
+            raise self._used_at_once()
         try:
-            for row in self._ready:
-                return row
-        except BaseException:
-            self._come_back(self._mark, self._given - 1)  # its turn was taken, its row was not made
-            raise
-        mark, given = self._mark, self._given
-        try:
-            if self._draw():
-                mark, given = self._mark, 0
+            self._is_in_use = True
+            try:
                 for row in self._ready:
                     return row
-        except BaseException:
-            self._come_back(mark, given)
-            raise
+            except BaseException:
+                self._come_back(self._mark, self._given - 1)  # its turn was taken, its row was not made
+                raise
+            mark, given = self._mark, self._given
+            try:
+                if self._draw():
+                    mark, given = self._mark, 0
+                    for row in self._ready:
+                        return row
+            except BaseException:
+                self._come_back(mark, given)
+                raise
+        finally:
+            self._is_in_use = False
         raise StopIteration
+
+    def _used_at_once(self) -> HeadraceError:
+        return HeadraceError(
+            f"{self.index.listing.source}: these rows are used by two threads at once, or by a signal handler while "
+            f"they are read; this call changed nothing. Give each thread rows of its own (lane=, lanes=), or hold a "
+            f"lock around each call; let a signal handler set a flag, and look at it after next()"
+        )
 
     @property
     def _given(self) -> int:
@@ -131,6 +163,7 @@ class Rows(Stage[Row]):
     def _nothing_drawn(self) -> None:
         self._mark, self._drawn_rows, self._turns, self._ready = self._pool.mark(), 0, iter(()), iter(())
 
+    @_one_at_a_time
     def next_block(self, most: int = BLOCK_ROWS) -> RowBlock | None:
         """Up to `most` of the next rows as columns, or None at the end. The same rows as item by item, only sooner."""
         if (most := index_of(most)) < 1:
@@ -138,7 +171,7 @@ class Rows(Stage[Row]):
         mark, given = self._mark, self._given
         try:
             if left := length_hint(self._turns):
-                return as_block([next(self) for _ in range(min(most, left))])
+                return as_block(list(islice(self._ready, min(most, left))))
             _, done = self._drawn(most)
             if done is None:
                 return None
@@ -169,6 +202,7 @@ class Rows(Stage[Row]):
 
     # --- state
 
+    @_one_at_a_time
     def state_dict(self) -> State:
         pool, here = self._pool, self._pool.mark()
         try:
@@ -250,6 +284,7 @@ class Rows(Stage[Row]):
         shard = int(pool.order.window_shards(pool.ranges[-1][0], pool.ranges[-1][1])[-1])
         return self.index.listing.label(shard), int(pool.counts.groups(shard)[0].sum())
 
+    @_one_at_a_time
     def load_state_dict(
         self, state: State, *, trust_moved: bool = False, trust_changed: bool | Iterable[str] = False
     ) -> None:

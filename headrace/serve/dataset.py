@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from headrace.batch import Batch
 from headrace.errors import SpecError, StateError, shown
-from headrace.serve.epoch import Ending, Walk, epoch_start, is_sized
+from headrace.serve.epoch import Ending, Walk, epoch_start, is_sized, later_epoch
 from headrace.serve.going import job_of, mark
 from headrace.serve.peers import Peers
 from headrace.serve.pipeline import Pipeline
@@ -17,11 +20,19 @@ from headrace.serve.resume import Place
 from headrace.serve.statistics import warn_of_cut
 from headrace.serve.turnstile import Turnstile
 from headrace.serve.worker import Job, Maker
-from headrace.serve.wrappers import refuse_second_split
+from headrace.serve.wrappers import ReadAhead, refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
+log = logging.getLogger("headrace")
+
 FORMAT = 1
+KEPT_STEPS = 8
+"""Number of past batches that a loop that was left can give again, where a wrapper had read them ahead."""
+WAY_OUT = (
+    "iterate over the headrace.Loader as it is, whose state_dict() is exact; or count the batches that were trained "
+    'on, and give a new loader load_state_dict({"batches_consumed": n, "batch_size": b}) before you take its dataset'
+)
 
 
 class LaneDataset(IterableDataset[Batch]):
@@ -31,8 +42,9 @@ class LaneDataset(IterableDataset[Batch]):
     of the loader do; one rank alone ends when each worker's lanes are over. `steps_per_epoch` and `tail` are the
     loader's.
 
-    Data with an end: `iter()` gives the same epoch again, until `set_epoch`. An endless run goes on where the last loop
-    stopped, in this process; what workers had given by then nobody tells us, so a second loop over them is refused.
+    Data with an end: `iter()` gives the same epoch again, until `set_epoch`, in persistent workers too. An endless run
+    goes on where the last loop stopped, in this process; what workers had given by then nobody tells us, so a second
+    loop over them is refused.
     Under `StatefulDataLoader` each worker's state is kept and exact; a plain DataLoader keeps none: `headrace.Loader`
     is the way to exact state with workers.
     """
@@ -44,14 +56,16 @@ class LaneDataset(IterableDataset[Batch]):
         self._pipeline, self._place, self._steps, self._peers = pipeline, place, steps, peers
         self.begun = place
         """Where the loader was."""
-        self._workers = Turnstile()
+        self._workers, self._ahead = Turnstile(), ReadAhead()
+        self._entered = 0
+        """How often workers had come when we were last told where to go."""
         self._now: LaneBatches | None = None
         self._loaded: State | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         self._check_wrappers()
         self._go_on()
-        if self._is_lost():
+        if self._is_lost(self._told()):
             error = SpecError(
                 "a second loop over an endless run in the workers of a DataLoader cannot go on where the first one "
                 "stopped: only the trainer knows what it got; iterate over the loader itself, with num_workers= there, "
@@ -62,6 +76,8 @@ class LaneDataset(IterableDataset[Batch]):
             return Refused(error)
         job, place = self._job()
         self._let_go()
+        if get_worker_info() is None:
+            self._ahead.begin()
         self._now = LaneBatches(self._pipeline, job, place, self._ending(place))
         self._place, self._loaded = (place if self._pipeline.is_endless else self._place), None
         return self._now
@@ -69,12 +85,18 @@ class LaneDataset(IterableDataset[Batch]):
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
         self._check_wrappers()
-        place = self._now.left_at() if self._now is not None and self._pipeline.is_endless else self._place
-        return {**self.__dict__, "_place": place, "_now": None, "_peers": None}
+        place = self._left_at() if self._now is not None and self._pipeline.is_endless else self._place
+        return {**self.__dict__, "_place": place, "_now": None, "_peers": None, "_ahead": ReadAhead()}
 
     def set_epoch(self, epoch: int) -> None:
-        """The next `iter()` gives this epoch; an endless run goes on where it is. Trainers that find this method call
-        it."""
+        """The next `iter()` gives this epoch, in persistent workers too; an endless run goes on where it is. Trainers
+        that find this method call it.
+
+        A later epoch begins with the micro-batch that it begins with in the loader, after all of the epochs before it.
+        Where their length is not known before they are read, that holds after a whole loop in this process; otherwise
+        micro-batches are counted from the last start that is known, and refused where a schedule or `Skip.steps`
+        depends on their numbers.
+        """
         self._check_wrappers()
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise SpecError(f"set_epoch({shown(epoch)}): a whole number from 0 on is expected")
@@ -86,7 +108,35 @@ class LaneDataset(IterableDataset[Batch]):
                     f"set_epoch({epoch}): {shown(limited[0])} has a limit in tokens, which counts over all epochs, and "
                     f"what the workers of a DataLoader gave is not known here; iterate over the headrace.Loader itself"
                 )
-            self._place = epoch_start(self._pipeline, self._place, epoch)
+            self._place = self._start_of(epoch)
+            self._entered = self._workers.peek()[0]
+            if not self._pipeline.is_endless:
+                self._workers.hold([epoch, self._place.m])
+                self._let_go()
+
+    def _start_of(self, epoch: int) -> Place:
+        pipeline, place, end = self._pipeline, self._place, None
+        if pipeline.is_endless:
+            return epoch_start(pipeline, place, epoch)
+        if self._now is not None and self._now.is_over and self._now.epoch == place.epoch:
+            place, end = self._now.ended()
+        elif pipeline.samples is not None and pipeline.passes is None:
+            raise SpecError(
+                f"set_epoch({epoch}): the sources go on from epoch to epoch, and what was given of this one is known "
+                f"here only after a whole loop with num_workers=0; iterate over the headrace.Loader itself"
+            )
+        if epoch < place.epoch:
+            place, end = self.begun, None
+        if epoch <= place.epoch:
+            return epoch_start(pipeline, place, epoch)
+        found = None if pipeline.samples is not None else later_epoch(pipeline, place, epoch, end)
+        if found is None and (pipeline.recipe.mix.schedule or pipeline.recipe.skip.steps):
+            raise SpecError(
+                f"set_epoch({epoch}): the mix has a schedule, or steps are skipped, which counts micro-batches from "
+                f"the start of the run, and the length of an epoch is not known before it is read; iterate over the "
+                f"headrace.Loader itself"
+            )
+        return found or epoch_start(pipeline, place, epoch, end)
 
     def _check_wrappers(self) -> None:
         refuse_second_split(self._pipeline.run.world_size, "dataset")
@@ -94,17 +144,37 @@ class LaneDataset(IterableDataset[Batch]):
     def _go_on(self) -> None:
         """An endless run is where it was left."""
         if self._now is not None and self._pipeline.is_endless:
-            self._place = self._now.left_at()
+            self._place = self._left_at()
             self._let_go()
 
-    def _is_lost(self) -> bool:
-        """Whether nobody here knows where to go on: what workers of a DataLoader gave is known to its trainer alone."""
-        if not self._pipeline.is_endless or self._loaded is not None:
-            return False
+    def _left_at(self) -> Place:
+        """What a wrapper had read ahead when its loop was left was not given on: it comes again."""
+        assert self._now is not None
+        count = 0 if self._now.is_over else self._ahead.batches()
+        if count:
+            log.info(
+                "the loop before was left with a batch that %s had read ahead: it is given again", self._ahead.name
+            )
+        return self._now.left_at(count)
+
+    def _told(self) -> int:
+        """How often workers were asked before. In a worker, which may have been here before the last `set_epoch`: go to
+        the epoch that was set."""
         worker = get_worker_info()
         if worker is None:
-            return self._workers.peek()[0] > 0
-        return self._workers.enter(str(worker.seed - worker.id), worker.id).epoch > 0
+            return self._workers.peek()[0]
+        if self._pipeline.is_endless and self._loaded is not None:
+            return 0
+        entry = self._workers.enter(str(worker.seed - worker.id), worker.id)
+        if entry.held is not None and entry.held != [self._place.epoch, self._place.m]:
+            epoch, m = entry.held
+            place = epoch_start(self._pipeline, self._place, epoch, m)
+            self._place = replace(place, m=m, m_plan=m, m_epoch=m)
+        return entry.epoch
+
+    def _is_lost(self, rounds: int) -> bool:
+        """Whether nobody here knows where to go on: what workers of a DataLoader gave is known to its trainer alone."""
+        return self._pipeline.is_endless and self._loaded is None and rounds > 0
 
     def _ending(self, place: Place) -> Ending:
         pipeline, ranks = self._pipeline, self._pipeline.run.world_size
@@ -153,6 +223,7 @@ class LaneDataset(IterableDataset[Batch]):
         if self._now is not None:
             self._now.close()
             self._now = None
+        self._ahead.end()
 
     # --- what StatefulDataLoader asks, in the worker
 
@@ -160,7 +231,14 @@ class LaneDataset(IterableDataset[Batch]):
         if self._loaded is not None:
             return self._loaded
         if self._now is not None:
+            if not self._now.is_over:
+                self._ahead.refuse("state_dict()", WAY_OUT)
             place, m, lanes = self._now.now()
+        elif get_worker_info() is None and self._workers.peek()[0] > self._entered:
+            raise StateError(
+                "state_dict(): the workers of a DataLoader give the batches, and what they gave is not known here; "
+                "ask a StatefulDataLoader for its state, or iterate over the headrace.Loader, with num_workers= there"
+            )
         else:
             job, place = self._job()
             m, lanes = next(job.slots()), job.states
@@ -208,33 +286,60 @@ class LaneBatches(Iterator[Batch]):
     def __init__(self, pipeline: Pipeline, job: Job, place: Place, ending: Ending) -> None:
         """`place`: of the run, from which the job was made."""
         self._pipeline, self._job, self._place = pipeline, job, place
-        self._maker, self._walk = Maker(pipeline, job), Walk(ending, pipeline.run, job)
-        self._is_over = self._warned = False
+        self._maker, self._walk, self._ending = Maker(pipeline, job), Walk(ending, pipeline.run, job), ending
+        self.is_over = self._warned = False
+        self._past: deque[tuple[int, bytes]] = deque(maxlen=KEPT_STEPS)
+        """The last batches that were given: the number of each, and where its lane was before it."""
+        self._receipts = dict(job.states)
+        self._turn = threading.RLock()
 
     def __next__(self) -> Batch:
-        while not self._is_over and (m := self._walk.next()) is not None:
+        """Threads that share us have one turn after the other: each batch goes to one of them."""
+        with self._turn:
+            return self._taken()
+
+    def _taken(self) -> Batch:
+        while not self.is_over and (m := self._walk.next()) is not None:
             made = self._maker.make()
             assert made is not None, "a lane that is over is not asked"
             assert made.batch.m == m, f"micro-batch {made.batch.m} came for {m}"
             self._walk.took(over=made.over, filling=made.filling)
             if made.truncated and not self._warned:
                 self._warn_of_cut(made.truncated)
+            lane = m % self._job.lanes
+            before, self._receipts[lane] = self._receipts[lane], made.batch.receipt
             if self._job.ranks > 1 or not made.filling:
+                self._past.append((m, before))
                 del made.batch.receipt
                 return made.batch
-        self._is_over = True
+        self.is_over = True
         raise StopIteration
 
     def now(self) -> tuple[Place, int, dict[int, bytes]]:
         """The place that this is of, the number of the micro-batch that comes next, and where the lanes are."""
-        return self._place, self._walk.m, {**self._job.states, **self._maker.receipts()}
+        with self._turn:
+            return self._place, self._walk.m, {**self._job.states, **self._maker.receipts()}
 
-    def left_at(self) -> Place:
-        """Where an endless run goes on: at the start of the next epoch, if this one is over."""
+    @property
+    def epoch(self) -> int:
+        return self._place.epoch
+
+    def ended(self) -> tuple[Place, int | None]:
+        """Where the lanes are at the end of the epoch, and the first micro-batch that none has, where that is known."""
         place, m, states = self.now()
         lanes = [states.get(lane, state) for lane, state in enumerate(place.lanes)]
+        return replace(place, lanes=lanes, m=m - self._pipeline.run.rank), self._ending.end
+
+    def left_at(self, back: int = 0) -> Place:
+        """Where an endless run goes on: at the start of the next epoch, if this one is over; or so many batches
+        back."""
+        with self._turn:
+            (place, m, states), is_over = self.now(), self.is_over
+            for m, before in list(self._past)[: -back - 1 : -1]:  # the newest first
+                states[m % self._job.lanes] = before
+        lanes = [states.get(lane, state) for lane, state in enumerate(place.lanes)]
         place = replace(place, lanes=lanes, m=m - self._pipeline.run.rank)
-        return epoch_start(self._pipeline, place, place.epoch + 1) if self._is_over else place
+        return epoch_start(self._pipeline, place, place.epoch + 1) if is_over else place
 
     def _warn_of_cut(self, cut: int) -> None:
         pack, self._warned = self._pipeline.recipe.pack, True
@@ -242,4 +347,5 @@ class LaneBatches(Iterator[Batch]):
             warn_of_cut(pack.seq_len, cut, self._pipeline.samples is not None)
 
     def close(self) -> None:
-        self._maker.close()
+        with self._turn:
+            self._maker.close()

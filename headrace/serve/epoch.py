@@ -265,6 +265,23 @@ def epoch_start(pipeline: Pipeline, place: Place, epoch: int, end: int | None = 
     return Place(lanes=[canonical(state) for state in states], m=m, m_plan=m, m_epoch=m, epoch=epoch)
 
 
+def later_epoch(pipeline: Pipeline, place: Place, epoch: int, end: int | None = None) -> Place | None:
+    """The start of a later epoch, after all of this one and of those between; None where it is not known how long they
+    are. `end`: of this one, where it is known."""
+    lanes, starts = len(place.lanes), [place.m]
+    while place.epoch < epoch:
+        if end is None and not is_sized(pipeline):
+            return None
+        end = end_of(pipeline, place) if end is None else end
+        place, end = epoch_start(pipeline, place, place.epoch + 1, end), None
+        starts.append(place.m)
+        rounds = (epoch - place.epoch) // lanes
+        if rounds and len(starts) > lanes + 1 and repeats(pipeline):
+            m = place.m + rounds * (place.m - starts[-1 - lanes])
+            place, starts = epoch_start(pipeline, place, place.epoch + rounds * lanes, m), [m]
+    return place
+
+
 def _keep_faults(place: Place, states: Sequence[State], m: int) -> None:
     """Rows that were left out count over the whole run. A rank knows those of its own lanes, so they go to lanes that
     are its own from micro-batch `m` on."""

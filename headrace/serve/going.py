@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -41,7 +42,10 @@ class Going:
     ) -> None:
         """`leave_out`: is told of a row that cannot be made, and raises where the run shall end there."""
         self.start, self.job, self.key, self._leave_out = start, job, key, leave_out
-        self.is_open = True
+        self.is_open, self.is_over = True, False
+        """`is_over`: the last item was given, and one more was asked for."""
+        self.turn = threading.RLock()
+        """Held by the thread that takes the next item, or asks where we are."""
         self._maker, self._extra, self._given = Maker(pipeline, job), 0, False
         self._begun = False
         self._rank, self._m = pipeline.run.rank, start.place.m
@@ -84,15 +88,17 @@ class Going:
     def now(self) -> tuple[Place, list[bytes | None]]:
         """Where we are; and of each lane, where that is known here, its state."""
         place = self.start.place
-        if not self._given:
-            return place, [lane or None for lane in place.lanes]
-        states = self._states()
+        with self.turn:
+            if not self._given:
+                return place, [lane or None for lane in place.lanes]
+            states, m = self._states(), self._m
         known = [states.get(lane) for lane in range(self.job.lanes)]
-        return replace(place, lanes=[state or b"" for state in known], m=self._m), known
+        return replace(place, lanes=[state or b"" for state in known], m=m), known
 
     def states(self) -> tuple[int, dict[int, bytes]]:
         """The micro-batch that comes next, and the states of all lanes that are made here."""
-        return self._maker.m, self._states()
+        with self.turn:
+            return self._maker.m, self._states()
 
     def _states(self) -> dict[int, bytes]:
         lanes, left = {**self.job.states, **self._maker.receipts()}, self._extra
@@ -127,6 +133,11 @@ class Items(Iterator[dict[str, Any]]):
         self._own, self._now, self._left, self._others = going, going, left, others
 
     def __next__(self) -> dict[str, Any]:
+        """Threads that share us have one turn after the other: each item goes to one of them."""
+        with self._own.turn:
+            return self._taken()
+
+    def _taken(self) -> dict[str, Any]:
         if not self._own.is_open and self._now is self._own:
             raise StopIteration
         while self._left is None or self._left > 0:
@@ -142,6 +153,7 @@ class Items(Iterator[dict[str, Any]]):
                 break
             self._now.close()
             self._now = next(self._others)
+        self._own.is_over = True
         self.close()
         raise StopIteration
 

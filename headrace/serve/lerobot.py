@@ -41,12 +41,18 @@ from headrace.serve.robot_arguments import check_asked, checked_faults, data_fil
 from headrace.serve.state import Saved, canonical
 from headrace.serve.turnstile import Entry, Turnstile
 from headrace.serve.worker import Job
-from headrace.serve.wrappers import refuse_second_split
+from headrace.serve.wrappers import ReadAhead, refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
 log = logging.getLogger("headrace")
 
+WAYS_OUT = (
+    'count the batches that were trained on and resume with load_state_dict({"batches_consumed": n, "batch_size": b}), '
+    "or iterate over loader() as it is: its state_dict() is exact",
+    "iterate over DataLoader(dataset, num_workers=0) as it is: state_dict() is exact then",
+)
+"""Where a wrapper reads ahead: in general, and where frames that fail are left out."""
 POOL_BYTES = 4 << 30
 """Of tabular rows, in one lane's pool: a pool is counted in episodes, and this only keeps it from eating a machine."""
 
@@ -157,6 +163,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         self._turnstile, self._entered = Turnstile(), 0
         self._name = secrets.token_hex(8)
         self._going: Going | None = None
+        self._ahead = ReadAhead()
         self._own: State | None = None
         """What a worker was told to go on from, and no other."""
         place = kept_at(self._robot.whole.files, self._run)
@@ -166,7 +173,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker: without what is open here."""
         refuse_second_split(self._run.world_size, "dataset")
-        return {**self.__dict__, "_going": None}
+        return {**self.__dict__, "_going": None, "_ahead": ReadAhead()}
 
     # --- what it is
 
@@ -238,7 +245,9 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         except BaseException:
             self._turnstile.undo(key)
             raise
-        if worker is not None:
+        if worker is None:
+            self._ahead.begin()
+        else:
             self._entered += 1
         number = (number + start.first) % workers
         job = start.job or job_of(start.place, self._run, number, workers)
@@ -429,6 +438,8 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
                     stacklevel=2,
                 )
         if going is not None:
+            if going.is_begun and not going.is_over:
+                self._ahead.refuse("state_dict()", WAYS_OUT[self._means.lenient])
             place, known = going.now()
             self._pipeline.needs.saved(known)
             return saved_of(self._pipeline, place, known).to_state()

@@ -6,6 +6,7 @@ It only describes: sources, formatters and limits become a recipe and lanes of s
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from headrace.serve.samples import Samples
 from headrace.serve.state import Saved
 from headrace.serve.state_file import is_missing, read_state
 from headrace.serve.worker import Maker
-from headrace.serve.wrappers import refuse_second_split
+from headrace.serve.wrappers import ReadAhead, refuse_second_split
 from headrace.stage import State
 from headrace.torch_data import IterableDataset, get_worker_info
 
@@ -133,6 +134,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """In a worker: how often it was asked to begin."""
         self._saved: State | None = None
         """Where to go at the next `iter()`."""
+        self._turn = threading.RLock()
+        """Held by the thread that takes the next sample, or asks where we are."""
         self._forget()
 
     def configure(
@@ -191,6 +194,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         """The lanes that this process knows the places of; None: all."""
         self._loader: Loader | None = None
         """Gives the samples instead of us."""
+        self._ahead = ReadAhead()
         self._log = Logbook()
         """What workers of a DataLoader's give instead of us."""
 
@@ -210,7 +214,12 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         """On its way to a worker."""
         self._check_wrappers()
-        return self.__dict__
+        self._refuse_read_ahead("a copy of the dataset")
+        return {name: value for name, value in self.__dict__.items() if name not in ("_turn", "_ahead")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._turn, self._ahead = threading.RLock(), ReadAhead()
 
     def _check_wrappers(self) -> None:
         refuse_second_split(Run.here(cache_dir=self._cache_dir).world_size, "dataset")
@@ -222,11 +231,16 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._check_wrappers()
         worker = get_worker_info()
+        self._refuse_read_ahead("iter() after a loop that was left")
         if worker is None:
-            return closed_at_exit(self._given())
+            self._ahead.begin()
+            return Shared(closed_at_exit(self._given()), self._turn)
         self._rounds += 1
         asked = worker.seed - worker.id, self._rounds
-        return closed_at_exit(self._given_by(worker.id, worker.num_workers, asked))
+        return Shared(closed_at_exit(self._given_by(worker.id, worker.num_workers, asked)), self._turn)
+
+    def _refuse_read_ahead(self, what: str) -> None:
+        self._ahead.refuse(what, "use loader(batch_size) and iterate over it as it is: its state is exact")
 
     def _given(self) -> Generator[dict[str, Any]]:
         """In the trainer's process."""
@@ -238,6 +252,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         yield from self._epoch(place)
         assert self._place is not None
         self._place = next_epoch(self._opened(), self._place, place.epoch + 1)
+        self._ahead.end()
 
     def _given_by(self, number: int, workers: int, asked: tuple[int, int]) -> Generator[dict[str, Any]]:
         """In a worker of a DataLoader's, which goes on where those before it were."""
@@ -275,6 +290,10 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     def _settle(self, maker: Maker | None = None) -> Place | None:
         """Where we are, written down: what a lane knows of itself costs time, so not at each sample. `maker`: only if
         it is the one that gave the last."""
+        with self._turn:
+            return self._settled(maker)
+
+    def _settled(self, maker: Maker | None) -> Place | None:
         if self._going is not None and maker in (None, self._going[0]):
             (going, begun, m), self._going = self._going, None
             receipts = going.receipts()
@@ -347,6 +366,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
 
             dataset.loader(4, pack="best_fit", seq_len=4096, media_tokens={"image": 576})
         """
+        self._refuse_read_ahead("loader()")
         found = self._log.latest(self._new_pipeline, patient=True)
         state = self._saved if self._loader is None else self._loader.state_dict()
         state = state if found is None else self._log.state(*found)
@@ -390,6 +410,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
     @property
     def _streaming_state(self) -> dict[str, Any]:
         """Counts for people; `headrace` is what a resume needs. Of several ranks or workers, what this one gave."""
+        self._refuse_read_ahead("the state")
         found = self._log.latest(self._new_pipeline)
         if found is not None:
             return {**streaming_view(*found), "headrace": self._log.state(*found)}
@@ -420,6 +441,21 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
             Saved.from_state(inner)
         self._forget()
         self._saved = inner
+
+
+class Shared(Iterator[dict[str, Any]]):
+    """Samples for threads that share the iterator: they have one turn after the other, and each gets its own."""
+
+    def __init__(self, samples: Generator[dict[str, Any]], turn: threading.RLock) -> None:
+        self._samples, self._turn = samples, turn
+
+    def __next__(self) -> dict[str, Any]:
+        with self._turn:
+            return next(self._samples)
+
+    def close(self) -> None:
+        with self._turn:
+            self._samples.close()
 
 
 def _tell(limits: Limits, repeat: int) -> None:

@@ -31,6 +31,8 @@ class Entry(NamedTuple):
     """The state to go on from, where one was left."""
     asked: bool = False
     """The epoch was asked for after the state was left: a state that leads elsewhere does not count."""
+    held: Any = None
+    """What was held for all who come."""
 
 
 class Turnstile:
@@ -48,12 +50,12 @@ class Turnstile:
             found = self._last(shared, key)
             if found is None or (who is not None and who in found["who"]):
                 found = {"key": key, "who": [], "settled": False, "epoch": shared["next"]}
-                found |= {name: shared[name] for name in ("resume", "asked")}
+                found |= {name: shared[name] for name in ("resume", "asked")} | {"held": shared.get("held")}
                 shared["seen"] = [*shared["seen"], found][-KEPT:]
                 shared |= {"next": found["epoch"] + 1, "resume": None, "asked": False}
             if who is not None:
                 found["who"].append(who)
-            return Entry(found["epoch"], found["resume"], found["asked"])
+            return Entry(found["epoch"], found["resume"], found["asked"], found["held"])
 
     def settle(self, key: str, epoch: int) -> None:
         """A state led those with this key to `epoch`: the one after it comes next. The first who says it is heard."""
@@ -77,6 +79,11 @@ class Turnstile:
                 shared |= {"next": epoch, "asked": shared["resume"] is not None}
             else:
                 shared |= {"resume": resume, "asked": False}
+
+    def hold(self, value: Any) -> None:
+        """For all who come with new keys, until another value is held."""
+        with self._changed() as shared:
+            shared["held"] = value
 
     def peek(self) -> tuple[int, Any, str]:
         """What the next one with a new key would get; and the key of those who came last."""

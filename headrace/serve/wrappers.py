@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.errors import SpecError
+from headrace.errors import SpecError, StateError
 
 PACKAGES = {
     "accelerate": "Accelerate",
@@ -66,6 +66,52 @@ class Reader:
 def reader() -> Reader | None:
     """The wrapper that reads ahead in whose iteration we are called, if there is one."""
     return next((Reader(package, wrapper) for package, wrapper in _wrappers(READERS)), None)
+
+
+class ReadAhead:
+    """Knows whether the loop over a data set, in this process, is a wrapper's that reads batches ahead.
+
+    What such a wrapper has read was given, but not to the trainer.
+    """
+
+    def __init__(self) -> None:
+        self._reader: Reader | None = None
+
+    def begin(self) -> None:
+        """Called in `iter()`."""
+        self._reader = reader()
+
+    def end(self) -> None:
+        """The trainer has all that was given, or another place was set."""
+        self._reader = None
+
+    @property
+    def name(self) -> str:
+        """Of the wrapper; empty where none is seen."""
+        return "" if self._reader is None else self._reader.name
+
+    def batches(self) -> int:
+        return 0 if self._reader is None else self._reader.batches_ahead()
+
+    def refuse(self, what: str, way_out: str) -> None:
+        """An error where the trainer does not have all that was given.
+
+        Accelerate's loaders that are stateful ask before they read ahead, through torchdata: they get what is so then.
+        """
+        count = self.batches()
+        if not count or (self.name.startswith("Accelerate") and _is_asked_by_torchdata()):
+            return
+        raise StateError(
+            f"{what}: {self.name} reads {count} batch{'es' if count > 1 else ''} ahead, so what the trainer has not "
+            f"received yet would be left out; {way_out}"
+        )
+
+
+def _is_asked_by_torchdata() -> bool:
+    frame = sys._getframe(2) if "torchdata" in sys.modules else None
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("torchdata."):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _wrappers(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
