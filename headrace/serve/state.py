@@ -204,7 +204,13 @@ def _checksum(state: State) -> str:
 
 def _check_sum(state: State) -> None:
     if state["format"] == 1:
-        return  # it had none
+        if CHECKSUM in state:
+            raise StateError(
+                "checksum: a state of format 1 has no checksum, and this one has: its format was damaged on its way, "
+                "or edited. Take another copy of it; if you edited it on purpose, load it with force=True (headrace "
+                "verify: --force); nothing was changed"
+            )
+        return
     try:
         found = _checksum(state)
     except (TypeError, ValueError, RecursionError):
