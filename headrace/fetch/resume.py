@@ -65,7 +65,8 @@ def restored(
             index = _at_revision(index, told, run, trust)
         return index, reading, place
     if state.get("sample_index") is not None:
-        return index, reading, Place(rows=_whole("sample_index", state["sample_index"]))
+        rows = _whole("sample_index", state["sample_index"])
+        return index, _in_its_epoch(state, reading), Place(rows=rows)
     nulls = [name for name in ("resume_state", "sample_index") if name in state]
     if nulls:
         raise StateError(
@@ -75,12 +76,26 @@ def restored(
     raise StateError(f"the checkpoint has neither 'source' nor 'resume_state' nor 'sample_index' (it has {keys})")
 
 
+def _in_its_epoch(state: State, reading: Reading) -> Reading:
+    """The pass that a checkpoint is in, where it says and none was asked for: 0 is what `rows` begins with."""
+    if state.get("epoch") is None:
+        return reading
+    epoch = _whole("epoch", state["epoch"])
+    if epoch != reading.epoch and reading.epoch:
+        raise StateError(
+            f"epoch: the checkpoint is in epoch {epoch}, and rows() was opened with epoch={reading.epoch}; open it "
+            f"with epoch={epoch}, or without; nothing was changed"
+        )
+    return replace(reading, epoch=epoch)
+
+
 def _from_full(state: State, index: Index, reading: Reading, run: Run, trust: Trust) -> tuple[Index, Reading, Place]:
     if state.get("format") != FORMAT:
         raise StateError(
             f"the state has format {shown(state.get('format'))}, this version reads {FORMAT}; "
             f"use the version of headrace that wrote it, or a newer one"
         )
+    reading = _in_its_epoch(state, reading)
     given = {
         "epoch": reading.epoch,
         "seed": reading.rules.seed,
