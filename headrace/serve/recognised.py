@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import HeadraceError, shown
-from headrace.fetch.resume import same_spec
+from headrace.fetch.entries import same_spec
 from headrace.fetch.sources import Indexed
 from headrace.recipe import Recipe
 from headrace.serve.parts import same_place
