@@ -221,17 +221,18 @@ def test_what_is_said_of_a_line_that_is_not_json_can_be_done(tmp_path: Path) -> 
     path = write_shard(tmp_path / "in" / "a.jsonl", 0)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:20], '{"text": no}\n', *lines[21:]]))
-    spec = f"jsonl:{path}"
-    with headrace.rows(spec, cache_dir=tmp_path / "data") as stage:
-        given = [next(stage).data["text"] for _ in range(20)]
+    options: dict[str, Any] = {"batch_size": 1, "shuffle": False, "cache_dir": tmp_path / "data"}
+    with headrace.load(f"jsonl:{path}", **options) as loader:
+        steps = iter(loader)
+        given = [next(steps)["text"][0] for _ in range(20)]
         with pytest.raises(DataError, match="correct the line, or put another object in its place: a state of a run"):
-            next(stage)
-        state = stage.state_dict()
+            next(steps)
+        state = loader.state_dict()
 
     def rest(trust: bool) -> list[str]:
-        with headrace.rows(spec, cache_dir=tmp_path / "data") as stage:
-            stage.load_state_dict(state, trust_changed=trust)
-            return texts(stage)
+        with headrace.load(f"jsonl:{path}", **options) as loader:
+            loader.load_state_dict(state, trust_changed=trust)
+            return [batch["text"][0] for batch in loader]
 
     for line in (lines[20], '{"text": "another"}\n'):
         path.write_text("".join([*lines[:20], line, *lines[21:]]))
