@@ -16,11 +16,11 @@ from headrace.recipe import Recipe
 from headrace.sequence.pack import TO_THE_END
 from headrace.serve.epoch import Ending, Walk, first_place, next_epoch, repeats
 from headrace.serve.going import job_of
+from headrace.serve.lane_state import canonical
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.readable import position_of
 from headrace.serve.redeal import MOST_APART
 from headrace.serve.resume import Place, redealt
-from headrace.serve.state import canonical
 from headrace.serve.worker import Job, Maker
 from headrace.stage import State
 from headrace.validate import as_int
