@@ -95,7 +95,7 @@ def test_sources_of_a_lane_that_is_read_have_no_list_in_common(by_columns: None)
 
 
 def test_only_a_lane_of_many_sources_is_written_by_columns() -> None:
-    source = dict.fromkeys("eckfgyd", 0) | {"s": [], "x": []}
+    source: State = {**dict.fromkeys("eckfgyd", 0), "s": [], "x": []}
     for count, kind in ((MANY_SOURCES, list), (MANY_SOURCES + 1, dict)):
         lane = {"src": [source] * count, "held": [], "rest": [], "tok": [0] * count}
         assert type(json.loads(canonical(lane))["src"]) is kind
