@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from copy import deepcopy
@@ -134,6 +135,32 @@ def _spoil(value: Any) -> None:
         if isinstance(inner, dict | list):
             _spoil(inner)
     value.clear()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_many_entries_of_a_state_set_off_no_garbage_collections(enabled: bool) -> None:
+    data = several([[[400] * 3] * 2] * 50)
+    loader = loader_of(recipe_of(data, shuffle=False, batch_size=3), data, lanes=64)
+    steps = iter(loader)
+    for _ in range(70):
+        next(steps)
+    begun: list[int] = []
+
+    def noted(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            begun.append(info["generation"])
+
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    gc.callbacks.append(noted)
+    try:
+        entries = loader._readable.entries(loader._here.lanes)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.callbacks.remove(noted)
+        (gc.enable if was else gc.disable)()
+    assert len(entries.datasets[0]["per_lane"]) == 64
+    assert len(begun) < 4, "3,200 lanes of sources are 6,400 objects, and every 700 would set off one"
 
 
 def test_a_step_makes_only_the_entries_of_sources_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
