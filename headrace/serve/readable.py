@@ -307,11 +307,10 @@ class _Source:
 
     def _per_lane(self) -> list[Entry]:
         if self.dense:
-            places: dict[int, Place] = {}
-            for epoch, (here, shares) in self._passes.items():
-                starts = [ranges[0][0] if ranges else 0 for ranges in shares]
-                nexts = [start + self.own[number].drawn[self.i] for start, number in zip(starts, here, strict=True)]
-                places |= dict(zip(here, self._places(self.orders(epoch), nexts), strict=True))
+            starts = {number: ranges[0][0] if ranges else 0 for number, ranges in self._shares.items()}
+            nexts = [start + self.own[number].drawn[self.i] for number, start in starts.items()]
+            order = self.orders(min(self._passes, default=0))  # in file order all passes are alike
+            places = dict(zip(starts, self._places(order, nexts), strict=True))
         else:
             places = {number: self._next_row(number) for number in self.own}
         lanes, found = self.num_lanes, []
