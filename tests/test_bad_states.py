@@ -87,6 +87,18 @@ def test_a_state_whose_checksum_is_missing_or_another_is_refused(name: str) -> N
 
 
 @pytest.mark.parametrize("name", SCENES)
+def test_a_state_that_calls_itself_format_1_and_has_a_checksum_is_refused(name: str) -> None:
+    """States of format 1 had none, so one number alone would switch the check off."""
+    case = scene(name)
+    damaged = {**case.state, "format": 1}
+    for state in (damaged, {**damaged, CHECKSUM: None}, stamped(damaged)):
+        loader = case.loader()
+        with pytest.raises(StateError, match="format 1 has no checksum, and this one has"):
+            loader.load_state_dict(state)
+        assert loader._place is None, "something was changed"
+
+
+@pytest.mark.parametrize("name", SCENES)
 def test_the_checksum_is_over_every_field_and_every_number_in_it(name: str) -> None:
     """Also where another check would find out: not every one of them knows what was there before."""
     state = scene(name).state

@@ -17,7 +17,7 @@ import pytest
 import headrace
 from headrace.catalog import lines as lines_module
 from headrace.catalog.source import Source
-from headrace.errors import Changed, StateError
+from headrace.errors import Changed, DataError, StateError
 from headrace.fetch import text as text_module
 from headrace.stage import State
 
@@ -215,6 +215,31 @@ def test_a_mended_shard_goes_on_where_it_is_trusted(
         pytest.raises(Changed, match="other rows"),
     ):
         stage.load_state_dict(state, trust_changed=True)
+
+
+def test_what_is_said_of_a_line_that_is_not_json_can_be_done(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "in" / "a.jsonl", 0)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:20], '{"text": no}\n', *lines[21:]]))
+    options: dict[str, Any] = {"batch_size": 1, "shuffle": False, "cache_dir": tmp_path / "data"}
+    with headrace.load(f"jsonl:{path}", **options) as loader:
+        steps = iter(loader)
+        given = [next(steps)["text"][0] for _ in range(20)]
+        with pytest.raises(DataError, match="correct the line, or put another object in its place: a state of a run"):
+            next(steps)
+        state = loader.state_dict()
+
+    def rest(trust: bool) -> list[str]:
+        with headrace.load(f"jsonl:{path}", **options) as loader:
+            loader.load_state_dict(state, trust_changed=trust)
+            return [batch["text"][0] for batch in loader]
+
+    for line in (lines[20], '{"text": "another"}\n'):
+        path.write_text("".join([*lines[:20], line, *lines[21:]]))
+        assert given + rest(trust=True) == [json.loads(line)["text"] for line in path.read_text().splitlines()]
+    path.write_text("".join([*lines[:20], *lines[21:]]))  # what it says not to do
+    with pytest.raises(Changed, match="has other rows"):
+        rest(trust=True)
 
 
 def test_a_state_that_tells_nothing_of_its_files_goes_on_where_they_are_trusted(tmp_path: Path) -> None:

@@ -171,6 +171,44 @@ def test_a_checkpoint_with_only_sample_index_still_resumes(spec: str, tmp_path: 
         assert [key(row) for row in stage] == items[50:]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_sample_index_counts_rows_of_the_epoch_beside_it(spec: str, tmp_path: Path, shuffle: bool) -> None:
+    with rows(spec, shuffle=shuffle, epoch=1, cache_dir=tmp_path / "data") as stage:
+        items = [row.address for row in stage]
+    states: list[dict[str, object]] = [{"sample_index": 50, "epoch": 1}]
+    for asked in (0, 1):
+        with rows(spec, shuffle=shuffle, epoch=asked, cache_dir=tmp_path / "data") as stage:
+            stage.load_state_dict(states[0])
+            assert next(stage).address == items[50]
+            states.append(stage.state_dict())
+            assert [row.address for row in stage] == items[51:]
+    with rows(spec, shuffle=shuffle, cache_dir=tmp_path / "data") as stage:
+        stage.load_state_dict(states[1])  # the same script, resumed once more
+        assert [row.address for row in stage] == items[51:]
+    with rows(spec, shuffle=shuffle, cache_dir=tmp_path / "data") as stage:
+        stage.load_state_dict({"sample_index": 50, "epoch": None})
+        assert next(stage).address.epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("epoch", "said"),
+    [
+        (1, "epoch: the checkpoint is in epoch 1, and rows\\(\\) was opened with epoch=2"),
+        (0, "epoch: the checkpoint is in epoch 0, and rows\\(\\) was opened with epoch=2"),
+        (-1, "epoch: a whole number from 0 on"),
+        ("x", "epoch: a whole number from 0 on"),
+    ],
+)
+def test_a_sample_index_of_another_epoch_than_the_one_asked_for_is_refused(
+    tmp_path: Path, epoch: object, said: str
+) -> None:
+    write_parquet(tmp_path / "in", [[20]])
+    with rows(f"parquet:{tmp_path}/in/*.parquet", epoch=2, cache_dir=tmp_path / "data") as stage:
+        with pytest.raises(StateError, match=said):
+            stage.load_state_dict({"sample_index": 7, "epoch": epoch})
+        assert [row.address.epoch for row in stage] == [2] * 20
+
+
 def test_resuming_logs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     paths = write_parquet(tmp_path / "in", [[5], [5]])
     with rows(f"parquet:{tmp_path}/in/*.parquet", cache_dir=tmp_path / "data") as stage:

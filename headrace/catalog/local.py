@@ -47,6 +47,22 @@ def signature_of(kind: str, path: str) -> tuple[str, list[str]]:
     return found, [os.path.abspath(file[0]) for file in files]  # noqa: PTH100
 
 
+def signature_elsewhere(kind: str, path: str, before: str) -> str | None:
+    """The signature that the files under `path` had when they lay under the path `before`, with the sizes and times
+    that they have. None where the two differ in more than the folder, or the name of a single file."""
+    old, new = (text.removeprefix("file://").split("/") for text in (before, path))
+    while len(old) > 1 and len(new) > 1 and old[-1] == new[-1]:
+        old.pop()
+        new.pop()
+    if glob.has_magic("/".join((*old, *new))):
+        return None
+    was, now = "/".join(old), "/".join(new)
+    files = _listed(path, kind)[2]
+    if not all(file.startswith(now) for file, _, _ in files):
+        return None
+    return signature((was + file.removeprefix(now), size, tag) for file, size, tag in files)
+
+
 def _listed(pattern: str, kind: str) -> tuple[str, LocalOrigin, list[tuple[str, int, str]]]:
     files = []
     for path in _paths(pattern.removeprefix("file://"), kind):

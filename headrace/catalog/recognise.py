@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headrace.catalog.identity import Identity, Trust
 from headrace.catalog.index import Index, load_listing
 from headrace.catalog.lines import WHOLE_BYTES, LineIndex
-from headrace.catalog.local import signature_of
+from headrace.catalog.local import signature_elsewhere, signature_of
 from headrace.catalog.source import Source
 from headrace.errors import Changed, HeadraceError, shown
 
@@ -135,6 +135,18 @@ def _is_as_listed(index: Index, before: Before) -> bool:
             return False
         here = [os.path.abspath(path) for path in listing.paths]  # noqa: PTH100
         return signature_of(kind, spelled) == (before.revision, here)
+    except HeadraceError:
+        return False
+
+
+def is_moved(source: Source, spec: str, revision: str) -> bool:
+    """Whether the local files of a source are those that `spec` named, under another folder: the same names in it,
+    sizes and modification times. `spec` and `revision` are of a state: no path in it is looked at."""
+    kind, path = source.kind, spec.removeprefix(f"{source.kind}:").removesuffix(f":{source.column}")
+    if not source.is_local or not spec.startswith(f"{kind}:"):
+        return False
+    try:
+        return Source(kind=kind, path=path).is_local and signature_elsewhere(kind, source.path, path) == revision
     except HeadraceError:
         return False
 

@@ -324,7 +324,10 @@ def _explain(number: int, line: bytes, error: Exception) -> _BadLine:
     if at >= len(text.rstrip()):
         why = "the line ends inside the object; one object per line: a pretty-printed file becomes that with jq -c ."
     else:
-        why = f"{error.msg.partition(':')[0]}, in a line of {len(text)} characters; correct the line, or remove it"
+        why = (
+            f"{error.msg.partition(':')[0]}, in a line of {len(text)} characters; correct the line, or put another "
+            f"object in its place: a state of a run on this file needs as many lines"
+        )
     return _BadLine(number, len(text[:at].encode()), f"is not JSON, column {at + 1}: {why}")
 
 

@@ -13,9 +13,10 @@ from headrace.catalog.identity import Identity, Trust
 from headrace.catalog.index import Index
 from headrace.catalog.recognise import Before, is_same, require_same
 from headrace.catalog.source import FILES, Source, one_source
-from headrace.errors import Changed, SpecError, StateError, shown
+from headrace.errors import Changed, StateError, shown
+from headrace.fetch.entries import listed_entries, require_entries, same_spec
 from headrace.fetch.plan import Rules, choose_coordinate
-from headrace.fetch.pool import PoolSize
+from headrace.fetch.pool import MOST, PoolSize
 from headrace.fetch.sources import open_source
 from headrace.run import Run
 from headrace.stage import State
@@ -59,13 +60,14 @@ def restored(
     if "source" in state:
         return _from_full(state, index, reading, run, trust)
     if state.get("resume_state") is not None:
-        place, revision = _from_offsets(state["resume_state"], index, reading)
-        if revision is not None:
-            told = {"spec": str(index.listing.source), "revision": revision}
+        place, entry = _from_offsets(state["resume_state"], index, reading, trust)
+        if entry.get("revision") is not None and same_spec(entry.get("spec"), index.listing.source):
+            told = {"spec": str(index.listing.source), "revision": entry["revision"]}
             index = _at_revision(index, told, run, trust)
         return index, reading, place
     if state.get("sample_index") is not None:
-        return index, reading, Place(rows=_whole("sample_index", state["sample_index"]))
+        rows = _whole("sample_index", state["sample_index"])
+        return index, _in_its_epoch(state, reading), Place(rows=rows)
     nulls = [name for name in ("resume_state", "sample_index") if name in state]
     if nulls:
         raise StateError(
@@ -75,12 +77,28 @@ def restored(
     raise StateError(f"the checkpoint has neither 'source' nor 'resume_state' nor 'sample_index' (it has {keys})")
 
 
+def _in_its_epoch(state: State, reading: Reading) -> Reading:
+    """The pass that a checkpoint is in, where it says and none was asked for: 0 is what `rows` begins with."""
+    if state.get("epoch") is None:
+        return reading
+    epoch = _whole("epoch", state["epoch"])
+    if epoch >= MOST:
+        raise StateError(f"epoch: {shown(epoch)} is more than any run has counted; nothing was changed")
+    if epoch != reading.epoch and reading.epoch:
+        raise StateError(
+            f"epoch: the checkpoint is in epoch {epoch}, and rows() was opened with epoch={reading.epoch}; open it "
+            f"with epoch={epoch}, or without; nothing was changed"
+        )
+    return replace(reading, epoch=epoch)
+
+
 def _from_full(state: State, index: Index, reading: Reading, run: Run, trust: Trust) -> tuple[Index, Reading, Place]:
     if state.get("format") != FORMAT:
         raise StateError(
             f"the state has format {shown(state.get('format'))}, this version reads {FORMAT}; "
             f"use the version of headrace that wrote it, or a newer one"
         )
+    reading = _in_its_epoch(state, reading)
     given = {
         "epoch": reading.epoch,
         "seed": reading.rules.seed,
@@ -158,22 +176,17 @@ def _at_revision(index: Index, state: State, run: Run, trust: Trust) -> Index:
     return open_source(source, run, revision)
 
 
-def _from_offsets(value: Any, index: Index, reading: Reading) -> tuple[Place, Any]:
-    """The place of an entry, and the revision that it counts the rows of, where it says."""
+def _from_offsets(value: Any, index: Index, reading: Reading, trust: Trust) -> tuple[Place, State]:
+    """The place that the entry of this source says, and the entry."""
     spec = str(index.listing.source)
-    entries = value.get("datasets") if isinstance(value, dict) else None
-    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        raise StateError("resume_state.datasets: a list of entries with spec, shard and row_offset is expected")
-    entry = next((e for e in entries if same_spec(e.get("spec"), index.listing.source)), None)
-    if entry is None:
-        there = ", ".join(shown(e.get("spec")) for e in entries) or "nothing"
-        raise StateError(f"resume_state.datasets has no entry for {spec}; it has {there}")
+    (told,) = require_entries([index.listing.source], listed_entries(value), trust)
+    entry = told
     if reading.rules.shuffle or entry.get("shuffled"):
         raise StateError(
             "resume_state alone cannot place a shuffled source: the checkpoint lacks 'source' (which chunks are half "
             "read); resume from the whole state_dict()"
         )
-    lanes, revision = entry.get("per_lane"), entry.get("revision")
+    lanes = entry.get("per_lane")
     if reading.lanes == 1 and lanes is not None:
         raise StateError("resume_state: per_lane: it was written by one of several lanes; open rows() with these lanes")
     if reading.lanes > 1:
@@ -194,18 +207,8 @@ def _from_offsets(value: Any, index: Index, reading: Reading) -> tuple[Place, An
             len({piece[0] for piece in pending if isinstance(piece, list) and piece}),
         )
     rows = _whole("row_offset", entry.get("row_offset"))
-    return Place(rows=rows, shard=shard if isinstance(shard, str) else None), revision
-
-
-def same_spec(given: Any, source: Source) -> bool:
-    """Whether a checkpoint's spec means this source; defaults may be left out, paths spelled in another way."""
-    try:
-        if not isinstance(given, str):
-            return False
-        found = Source.parse(given) if given != str(source) else source
-    except SpecError:
-        return False
-    return found.place == source.place and (found.column == source.column or source.kind == "lerobot")
+    moved = trust.moved or not same_spec(told.get("spec"), index.listing.source)  # then the shard has another path
+    return Place(rows=rows, shard=shard if isinstance(shard, str) and not moved else None), told
 
 
 def _whole(name: str, value: Any, least: int = 0) -> int:

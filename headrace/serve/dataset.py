@@ -14,6 +14,7 @@ from headrace.batch import Batch
 from headrace.errors import SpecError, StateError, shown
 from headrace.serve.epoch import Ending, Walk, epoch_start, is_sized, later_epoch
 from headrace.serve.going import job_of, mark
+from headrace.serve.lane_state import lane_of
 from headrace.serve.peers import Peers
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
@@ -261,7 +262,7 @@ class LaneDataset(IterableDataset[Batch]):
             fits = state["format"] == FORMAT and isinstance(state["of"], str)
             numbers = [state["m"], state["epoch"], state.get("m_epoch", 0)]
             fits = fits and all(type(number) is int and number >= 0 for number in numbers)
-            fits = fits and all(lane.isdecimal() and isinstance(json.loads(one), dict) for lane, one in lanes.items())
+            fits = fits and all(lane.isdecimal() and isinstance(lane_of(one), dict) for lane, one in lanes.items())
         except (KeyError, TypeError, ValueError, AttributeError):
             fits = False
         if not fits:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import SpecError
 from headrace.run import Run
+from headrace.serve.lane_state import canonical, lane_of
 from headrace.serve.peers import Peers, Vote, group_is_up
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.redeal import rows_left
 from headrace.serve.resume import Place
-from headrace.serve.state import canonical
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Ending:
             """What all ranks know from the start: with a tail that is filled up, they fill slots until votes are read,
             resumed or not."""
             if self._drop:
-                states = [json.loads(lane) for lane in place.lanes]
+                states = [lane_of(lane) for lane in place.lanes]
                 going = {lane for lane, state in enumerate(states) if not state["o"]}
                 self._known = self._word(going, {lane: num_given(state) for lane, state in enumerate(states)})
 
@@ -117,7 +116,7 @@ class Walk:
 
     def __init__(self, ending: Ending, run: Run, job: Job) -> None:
         self._ending, self._rank, self._ranks, self.lanes = ending, run.rank, run.world_size, job.lanes
-        states = {lane: json.loads(state) for lane, state in job.states.items()}
+        states = {lane: lane_of(state) for lane, state in job.states.items()}
         self.going = {lane for lane, state in states.items() if not state["o"]}
         """Lanes that are not over."""
         self.given = {lane: num_given(state) for lane, state in states.items()}
@@ -173,7 +172,7 @@ def end_of(pipeline: Pipeline, place: Place) -> int:
 
     It is the same all through the epoch, and on every rank: also from lanes of others as they were a while ago.
     """
-    states = [json.loads(lane) for lane in place.lanes]
+    states = [lane_of(lane) for lane in place.lanes]
     return place.m_plan + len(states) * num_slots(pipeline, states, place.epoch)
 
 
@@ -250,14 +249,14 @@ def epoch_start(pipeline: Pipeline, place: Place, epoch: int, end: int | None = 
     lanes = len(place.lanes)
     states = [pipeline.fresh_lane(lane, lanes, epoch) for lane in range(lanes)]
     if pipeline.samples is not None:  # counts start anew, the sources go on
-        kept = [json.loads(lane) for lane in place.lanes]
+        kept = [lane_of(lane) for lane in place.lanes]
         # What waits for its sequence is there only where the epoch was cut short, by steps_per_epoch.
         names = ("src", "tok", "held", "bad", *(["rest"] if pipeline.samples.packing is not None else []))
         if pipeline.passes is not None:  # each source is at the end of its pass, and nothing waits
             names = ("tok", "bad")
         states = [{**one, **{k: old[k] for k in names}} for one, old in zip(states, kept, strict=True)]
     else:  # limits in tokens hold for the whole run
-        states = [{**one, "tok": json.loads(old)["tok"]} for one, old in zip(states, place.lanes, strict=True)]
+        states = [{**one, "tok": lane_of(old)["tok"]} for one, old in zip(states, place.lanes, strict=True)]
     m = -(-(place.m if end is None else end) // lanes) * lanes  # the same on any number of ranks
     if pipeline.samples is not None:  # a rank knows where its own lanes are: it must have them again
         m += (place.m - m) % pipeline.run.world_size
@@ -286,7 +285,7 @@ def _keep_faults(place: Place, states: Sequence[State], m: int) -> None:
     """Rows that were left out count over the whole run. A rank knows those of its own lanes, so they go to lanes that
     are its own from micro-batch `m` on."""
     for number, lane in enumerate(place.lanes):
-        rows = json.loads(lane).get("faults", [])
+        rows = lane_of(lane).get("faults", [])
         if rows:
             states[(number + m - place.m) % len(states)]["faults"] = rows
 
@@ -301,12 +300,12 @@ def token_counts(pipeline: Pipeline, place: Place) -> list[int] | None:
     """Tokens that each lane has given of each source, one after the other; None where no limit depends on them."""
     if pipeline.is_endless or all(part.tokens is None for part in pipeline.recipe.parts):
         return None
-    return [count for lane in place.lanes for count in json.loads(lane)["tok"]]
+    return [count for lane in place.lanes for count in lane_of(lane)["tok"]]
 
 
 def with_token_counts(place: Place, counts: Sequence[int]) -> Place:
     """The same place with what all ranks know of the tokens of their own lanes."""
-    states = [json.loads(lane) for lane in place.lanes]
+    states = [lane_of(lane) for lane in place.lanes]
     each = len(states[0]["tok"])
     found = [{**state, "tok": list(counts[n * each : (n + 1) * each])} for n, state in enumerate(states)]
     return replace(place, lanes=[canonical(state) for state in found])

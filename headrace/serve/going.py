@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 from headrace.errors import DataError, NotFound, StateError, shown
 from headrace.make.prepare import Ready
 from headrace.run import Run
+from headrace.serve.lane_state import canonical, lane_of
 from headrace.serve.pipeline import Pipeline, facts_to
 from headrace.serve.resume import Place
-from headrace.serve.state import canonical
 from headrace.serve.worker import Job, Made, Maker
 from headrace.stage import State
 
@@ -103,7 +103,7 @@ class Going:
     def _states(self) -> dict[int, bytes]:
         lanes, left = {**self.job.states, **self._maker.receipts()}, self._extra
         for lane in sorted(lanes) if left else ():
-            state = json.loads(lanes[lane])
+            state = lane_of(lanes[lane])
             more = min(left, max(0, self.start.bounds[1] - state["n"]))
             if more:
                 state |= {"n": state["n"] + more, "z": state["z"] + more, "o": 1}
@@ -187,7 +187,7 @@ def worker_start(pipeline: Pipeline, state: State) -> Start:
         lanes = {int(lane): one.encode() for lane, one in json.loads(state["lanes"]).items()}
         fits = state["format"] == FORMAT and isinstance(state["of"], str) and bool(lanes)
         fits = fits and all(type(state[name]) is int and 0 <= state[name] < 1 << 62 for name in numbers)
-        fits = fits and all(isinstance(json.loads(one), dict) for one in lanes.values())
+        fits = fits and all(isinstance(lane_of(one), dict) for one in lanes.values())
         fits = fits and 0 < state["ranks"] <= state["L"] and state["worker"] < state["workers"]
     except (KeyError, TypeError, ValueError, AttributeError):
         fits = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from headrace.sequence.pack import PACKERS, Packer
 from headrace.sequence.piece import Piece
 from headrace.sequence.rows import RowBatcher
 from headrace.sequence.samples import SampleBatcher
+from headrace.serve.lane_state import canonical, lane_of
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.redeal import rows_left
 from headrace.stage import State
@@ -295,7 +295,7 @@ class Lane:
         return self.receipt or self._receipt()
 
     def _receipt(self) -> bytes:
-        return json.dumps(self.state_dict(), sort_keys=True, separators=(",", ":")).encode()
+        return canonical(self.state_dict())
 
     def state_dict(self) -> State:
         return {
@@ -309,7 +309,7 @@ class Lane:
         }
 
     def load(self, receipt: bytes) -> None:
-        self.load_state_dict(json.loads(receipt))
+        self.load_state_dict(lane_of(receipt))
 
     def load_state_dict(self, state: State) -> None:
         try:

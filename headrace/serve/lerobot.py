@@ -5,7 +5,6 @@ It only describes: the data set becomes a recipe with one source, and the house 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
@@ -34,11 +33,12 @@ from headrace.serve.consumers import Consumed, after_batches, is_of_a_trainer
 from headrace.serve.epoch import num_rows_left
 from headrace.serve.first_rank import FirstRank
 from headrace.serve.going import Going, Items, Start, job_of, worker_start, worker_state
+from headrace.serve.lane_state import canonical, lane_of
 from headrace.serve.loader import Loader, Serving
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.robot_arguments import check_asked, checked_faults, data_files, drawn_seed, place_of, plain
-from headrace.serve.state import Saved, canonical
+from headrace.serve.state import Saved
 from headrace.serve.turnstile import Entry, Turnstile
 from headrace.serve.worker import Job
 from headrace.serve.wrappers import ReadAhead, refuse_second_split
@@ -283,7 +283,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         """Items until this consumer ends, where consumers end together; None: when it has no more."""
         if self._tail is None:
             return None
-        given: int = sum(json.loads(state)["n"] for state in going.job.states.values())
+        given: int = sum(lane_of(state)["n"] for state in going.job.states.values())
         return max(0, self._end_of(going.start.bounds) * len(going.job.states) - given)
 
     def _end_of(self, bounds: tuple[int, int]) -> int:
@@ -296,7 +296,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         What was given again before is left out."""
         epoch, lanes = going.start.place.epoch, len(going.start.place.lanes)
         sizes = self._sizes(epoch, lanes)
-        skip = sum(json.loads(state)["z"] for state in going.job.states.values()) % max(1, sum(sizes))
+        skip = sum(lane_of(state)["z"] for state in going.job.states.values()) % max(1, sum(sizes))
         order = [*sorted(going.job.states), *(lane for lane in range(lanes) if lane not in going.job.states)]
         while True:
             for lane in order:
@@ -374,7 +374,7 @@ class StreamingLeRobotDataset(IterableDataset[dict[str, Any]]):
         pipeline = self._pipeline.resumed(saved.kept, saved.size)
         place = placed(saved, pipeline, lanes, lanes)
         self._pipeline = pipeline
-        states = [json.loads(lane) for lane in place.lanes]
+        states = [lane_of(lane) for lane in place.lanes]
         left = [num_rows_left(pipeline, i, one, len(states), place.epoch) for i, one in enumerate(states)]
         sizes = [one["n"] - one["z"] + rows for one, rows in zip(states, left, strict=True)]
         bounds, given = (min(sizes), max(sizes)), sum(one["n"] for one in states)

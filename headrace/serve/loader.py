@@ -35,6 +35,7 @@ from headrace.serve.epoch import (
     with_token_counts,
 )
 from headrace.serve.first_rank import FirstRank
+from headrace.serve.lane_state import lane_of
 from headrace.serve.offsets import from_offsets, is_offsets, revisions_in
 from headrace.serve.peers import Peers, Tally, group_is_up
 from headrace.serve.pipeline import Fact, Pipeline, joined_marks
@@ -412,7 +413,7 @@ class Loader:
     @property
     def faults(self) -> list[LeftOut]:
         """The rows that the lanes of this rank left out because they failed, over the whole run; see `Faults`."""
-        lanes = [json.loads(lane) for i, lane in enumerate(self._here.lanes) if self._is_own(i, self._here)]
+        lanes = [lane_of(lane) for i, lane in enumerate(self._here.lanes) if self._is_own(i, self._here)]
         found = dict.fromkeys(place for lane in lanes for place in places_in(lane))
         return [LeftOut(self._skip_text(place), self._reasons.get(place, "")) for place in found]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from headrace.fetch.needs import Need, mark_of_shard
 from headrace.fetch.plan import Range
 from headrace.fetch.sources import cache_of
 from headrace.lazy import cached_property
+from headrace.serve.lane_state import lane_of
 from headrace.stage import State
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class LaneNeeds:
         for number, lane in lanes.items():
             known = self._known.get(number)
             if known is None or known[0] is not lane:
-                self._known[number] = lane, self._of_lane(json.loads(lane), number, num_lanes)
+                self._known[number] = lane, self._of_lane(lane_of(lane), number, num_lanes)
         return frozenset().union(*(self._known[number][1] for number in lanes))
 
     def _of_lane(self, state: State, number: int, num_lanes: int) -> frozenset[str]:

@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.catalog.source import Source
 from headrace.errors import Changed, SpecError, StateError, shown
+from headrace.fetch.entries import find_entry, listed_entries, require_entries, same_spec
 from headrace.fetch.pool import MOST_DRAWS, Pool
-from headrace.fetch.resume import same_spec
 from headrace.fetch.sources import Opened
 from headrace.recipe import Recipe
 from headrace.sequence.pack import TO_THE_END
 from headrace.serve.epoch import Ending, Walk, first_place, next_epoch, repeats
 from headrace.serve.going import job_of
+from headrace.serve.lane_state import canonical
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.readable import position_of
 from headrace.serve.redeal import MOST_APART
 from headrace.serve.resume import Place, redealt
-from headrace.serve.state import canonical
 from headrace.serve.worker import Job, Maker
 from headrace.stage import State
 from headrace.validate import as_int
@@ -204,37 +203,32 @@ def _past_whole_epochs(
 
 
 def revisions_in(state: State, recipe: Recipe) -> dict[str, str]:
-    """The revision of each part that `resume_state` names one for."""
+    """The revision of each part that `resume_state` names one for, at the place where the part lies."""
     value = state.get("resume_state")
     listed = value.get("datasets") if isinstance(value, dict) else None
     found = {}
     for part in recipe.parts:
-        entry = _entry_of(part.source, [one for one in listed or () if isinstance(one, dict)])
+        entry = find_entry(part.source, [one for one in listed or () if isinstance(one, dict)])
         revision = (entry or {}).get("revision")
         if isinstance(revision, str):
             found[part.name] = revision
     return found
 
 
-def _entry_of(source: Source, listed: Sequence[State]) -> State | None:
-    return next((entry for entry in listed if same_spec(entry.get("spec"), source)), None)
-
-
 def _from_rows(value: Any, pipeline: Pipeline, wanted: int) -> Place:
     """`wanted`: the lanes to re-deal for, should the ranks not divide those of the entries."""
     listed = _listed(value, pipeline)
+    entries = require_entries([part.source for part in pipeline.recipe.parts], listed, pipeline.trust)
     counts = {len(entry["per_lane"]) if isinstance(entry.get("per_lane"), list) else 1 for entry in listed}
     if len(counts) > 1 or 0 in counts:
         raise StateError(f"resume_state: per_lane: the sources speak of different numbers of lanes: {sorted(counts)}")
     lanes = counts.pop() if counts else 1
     pipeline.fix(lanes)
     found = []
-    for part in pipeline.recipe.parts:
-        entry = _entry_of(part.source, listed)
-        if entry is None:
-            raise StateError(f"resume_state.datasets has no entry for {shown(part.source)}")
+    for part, entry in zip(pipeline.recipe.parts, entries, strict=True):
         per_lane = entry.get("per_lane")
-        found.append([_Offsets(one) for one in (per_lane if isinstance(per_lane, list) else [entry])])
+        moved = pipeline.trust.moved or not same_spec(entry.get("spec"), part.source)
+        found.append([_Offsets(one, moved) for one in (per_lane if isinstance(per_lane, list) else [entry])])
     low = min(one.epoch for offsets in found for one in offsets)
     epoch = 0 if pipeline.passes is None else low // pipeline.passes
     states = [pipeline.fresh_lane(lane, lanes, epoch) for lane in range(lanes)]
@@ -255,9 +249,7 @@ def _from_rows(value: Any, pipeline: Pipeline, wanted: int) -> Place:
 
 def _listed(value: Any, pipeline: Pipeline) -> list[State]:
     """The entries of `resume_state`, where they can place a run."""
-    listed = value.get("datasets") if isinstance(value, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise StateError("resume_state.datasets: a list of entries with spec, shard and row_offset is expected")
+    listed = listed_entries(value)
     if pipeline.recipe.order.shuffle or any(entry.get("shuffled") for entry in listed):
         raise StateError(
             "resume_state alone cannot place a shuffled run: the checkpoint lacks 'lanes' (which chunks are half "
@@ -274,12 +266,13 @@ def _listed(value: Any, pipeline: Pipeline) -> list[State]:
 class _Offsets:
     """What an entry says of one lane, checked."""
 
-    def __init__(self, entry: Any) -> None:
+    def __init__(self, entry: Any, moved: bool) -> None:
+        """`moved`: the files have another path than the entry says."""
         if not isinstance(entry, dict):
             entry = {}
         self.rows = _whole("row_offset", entry.get("row_offset"))
         self.epoch = _whole("epoch", entry.get("epoch") or 0)
-        self.shard = entry.get("shard") if isinstance(entry.get("shard"), str) else ""
+        self.shard = entry.get("shard") if isinstance(entry.get("shard"), str) and not moved else ""
         self.offset = as_int(entry.get("offset"))
         self.pending: list[list[int]] | None = None
         if entry.get("pending") is not None:

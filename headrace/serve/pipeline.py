@@ -111,7 +111,7 @@ class Pipeline:
         batch is one row, as it is."""
         self.recipe, self.run, self.tokenizer, self._opener = recipe, run, tokenizer, opener
         self.samples, self.single = samples, single
-        self._kept, self._revisions, self._trust = tuple(kept), dict(revisions or {}), trust
+        self._kept, self._revisions, self.trust = tuple(kept), dict(revisions or {}), trust
         self._looked_at: dict[int, Opened] = {}
         self.names = tuple(part.name for part in recipe.parts)
         """What keys the draws of parts that no state has a name for."""
@@ -184,7 +184,7 @@ class Pipeline:
             source = self._looked_at[i]
             return isinstance(source, Indexed) and is_same(source.index, fact.before)
 
-        return match_parts(self.recipe.parts, self._kept, same, self._trust)
+        return match_parts(self.recipe.parts, self._kept, same, self.trust)
 
     def start_digests(self, origins: Sequence[tuple[int, int]]) -> None:
         """The plan begins anew: from these epochs, with these digests."""
@@ -215,7 +215,7 @@ class Pipeline:
             source.index.complete()
             return source.index.identity()
         found, kept = source.index.identity(), fact.identity.opened if fact.identity is not None else {}
-        known = {n: mark for n, mark in kept.items() if not self._trust.allows_change(source.label(n))}
+        known = {n: mark for n, mark in kept.items() if not self.trust.allows_change(source.label(n))}
         return replace(found, shape="", content="", marks="", opened=known)
 
     def _window(self, source: Opened) -> int:
@@ -241,10 +241,10 @@ class Pipeline:
         # A branch may have moved on; the run does not, unless a revision is asked for.
         source = looked_at or self._opener(part.source, self.run, None if part.source.revision else revision)
         if isinstance(source, Indexed) and part.source.kind in FILES:
-            if moved and not self._trust.moved and not is_same(source.index, before):
+            if moved and not self.trust.moved and not is_same(source.index, before):
                 hint = "if it has the same rows, load the state with trust_moved=True, else "
                 raise _other_source(part, before, hint)
-            require_same(source.index, before, self._trust)
+            require_same(source.index, before, self.trust)
         elif moved:
             raise _other_source(part, before)
         elif source.revision != revision:

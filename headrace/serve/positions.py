@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +12,9 @@ from headrace.fetch.pool import Pool
 from headrace.mix.turns import MODALITIES
 from headrace.sequence.samples import is_untouched
 from headrace.serve.epoch import first_place
+from headrace.serve.lane_state import canonical, lane_of
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
-from headrace.serve.state import canonical
 from headrace.stage import State
 
 log = logging.getLogger("headrace")
@@ -28,7 +27,7 @@ MOST_DRAWN = 1 << 32
 def streaming_view(pipeline: Pipeline, place: Place) -> dict[str, Any]:
     """What has been given in this epoch, and how far each source has come."""
     assert pipeline.samples is not None
-    states = [json.loads(lane) for lane in place.lanes]
+    states = [lane_of(lane) for lane in place.lanes]
     taken, *kinds = [sum(values) for values in zip(*(state["num"] for state in states), strict=True)]
     waiting = [part[0] for state in states for part in state["rest"] if is_untouched(part)]
     for i in waiting:
@@ -85,7 +84,7 @@ def positions(state: State, names: Sequence[str]) -> dict[str, int]:
 def skipped_to(pipeline: Pipeline, state: State) -> Place:
     """One lane that has taken so many rows of each source. Nothing is read for that."""
     place = first_place(pipeline, 1)
-    lane = json.loads(place.lanes[0])
+    lane = lane_of(place.lanes[0])
     origins = []
     counts = list(positions(state, [part.name for part in pipeline.recipe.parts]).values())
     epoch = state.get("epoch", 0)

@@ -10,16 +10,17 @@ row stands in `per_lane`, where each lane counts the rows of its own share.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.errors import StateError, shown
 from headrace.fetch.plan import Order, Range, clamp_rows, length
 from headrace.lazy import cached_property
+from headrace.serve.lane_state import as_json, columns_of
 from headrace.serve.pipeline import Pipeline
 from headrace.stage import State
 
@@ -38,18 +39,21 @@ class Readable:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._states: dict[bytes, State] = {}
-        """The states in the receipts of the last lanes."""
-        self._kept: dict[int, _Kept] = {}
-        """The last entry of each source."""
+        self._lanes: dict[int, _Lane] = {}
+        """The last lanes, by number."""
+        self._of: tuple[Any, ...] = ()
+        """What else the last entries were made from."""
+        self._texts: dict[int, str] = {}
+        """The last entries of sources that did not move since."""
 
     def __reduce__(self) -> Any:
         return Readable, (self._pipeline,)
 
     def entries(self, lanes: Sequence[bytes | None]) -> Entries:
         """An entry for each source; `None` for lanes that this rank does not have."""
-        kept = [self._entry(source) for source in self._sources(lanes)]
-        return Entries([_copied(one.entry) for one in kept], f"[{','.join(one.text for one in kept)}]")
+        with _no_collections():
+            made = [self._entry(source) for source in self._sources(lanes)]
+        return Entries([entry for entry, _ in made], f"[{','.join(text for _, text in made)}]")
 
     def log_places(self, lanes: Sequence[bytes | None]) -> None:
         """One line for each source."""
@@ -59,24 +63,49 @@ class Readable:
             spec = shown(source.fact.spec, 1000)
             log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, rows, shard, offset)
 
-    def _entry(self, source: _Source) -> _Kept:
-        kept = self._kept.get(source.i)
-        if kept is None or kept.shape != source.shape:
-            entry = source.entry()
-            kept = self._kept[source.i] = _Kept(source.shape, entry, as_json(entry))
-        return kept
+    def _entry(self, source: _Source) -> tuple[Entry, str]:
+        """An entry that nobody else has, and its text, which is what is kept: one object instead of many."""
+        text = self._texts.get(source.i)
+        if text is not None:
+            return json.loads(text), text
+        entry = source.entry()
+        self._texts[source.i] = text = as_json(entry)
+        return entry, text
 
     def _sources(self, lanes: Sequence[bytes | None]) -> list[_Source]:
         """Each source in all lanes. Few receipts change from one step to the next, and only those are read."""
-        self._states = {lane: self._states.get(lane) or json.loads(lane) for lane in lanes if lane is not None}
-        states = {number: self._states[lane] for number, lane in enumerate(lanes) if lane is not None}
-        pieces: dict[int, dict[int, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
-        for number, state in states.items():
-            for piece in (*state["held"], *state["rest"]):
-                pieces[piece[0]][number].append(piece)
-        columns = zip(*(state["src"] for state in states.values()), strict=True)
-        own = [dict(zip(states, column, strict=True)) for column in columns] or [{} for _ in self._pipeline.facts]
-        return [_Source(self._pipeline, i, len(lanes), own[i], pieces.get(i, {})) for i in range(len(own))]
+        facts = self._pipeline.facts
+        own = {number: self._lane(number, lane) for number, lane in enumerate(lanes) if lane is not None}
+        of = (len(lanes), *own, *[fact.spec for fact in facts], *[fact.revision for fact in facts])
+        if of != self._of:
+            self._texts.clear()
+        self._lanes, self._of = own, of
+        return [_Source(self._pipeline, i, len(lanes), own) for i in range(len(facts))]
+
+    def _lane(self, number: int, text: bytes) -> _Lane:
+        """A lane; entries of sources that moved in it are forgotten."""
+        before = self._lanes.get(number)
+        if before is not None and before.text == text:
+            return before
+        counted = [fact.coordinate == "rows" for fact in self._pipeline.facts]
+        lane = _Lane(text, [i for i, dense in enumerate(counted) if not dense])
+        if before is not None:
+            for i in [i for i in self._texts if lane.has_moved(i, before)]:
+                del self._texts[i]
+        return lane
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Thousands of small objects at once, none of them garbage, would set off a search for garbage every 700 objects,
+    and some of these go through all objects of the program: 200 ms and more in one state."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Entries(NamedTuple):
@@ -92,56 +121,56 @@ class Entries(NamedTuple):
         return cls(datasets, as_json(datasets))
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """The last entry of a source."""
+class _Lane:
+    """What of a lane is told of each source, by its number."""
 
-    shape: Any
-    """What it was made from."""
-    entry: Entry
-    text: str
+    def __init__(self, text: bytes, whole: Sequence[int]) -> None:
+        """`whole`: sources of which all of the state is needed."""
+        columns, pieces = columns_of(text)
+        self.text = text
+        self.passes: list[int] = columns["e"]
+        self.drawn: list[int] = columns["k"]
+        self.ruled_from: list[int] = columns["f"]
+        self.explicit: list[Any] = columns["x"] if any(columns["x"]) else []
+        self.dealt_anew: list[int] = columns["g"]
+        self.digests: list[int] = columns["d"]
+        self.whole: dict[int, State] = {i: {name: values[i] for name, values in columns.items()} for i in whole}
+        self.pieces: dict[int, list[list[int]]] = {}
+        """Those that wait, of sources that have some."""
+        for piece in pieces:
+            self.pieces.setdefault(piece[0], []).append(piece)
 
+    def ranges(self, i: int, epoch: int) -> list[Range]:
+        """What was dealt to it of a pass when the lanes changed."""
+        explicit = self.explicit[i] if self.explicit else ()
+        return next(([(r[0], r[1]) for r in ranges] for e, ranges in explicit if e == epoch), [])
 
-def as_json(value: Any) -> str:
-    """The one text of a value, which checksums are over."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _copied(entry: Entry) -> Entry:
-    """An entry that has no list or dict in common with this one."""
-    found = dict(entry)
-    if "pending" in entry:
-        found["pending"] = [*map(list, entry["pending"])]
-    if "per_lane" in entry:
-        found["per_lane"] = [{**lane, "pending": [*map(list, lane["pending"])]} for lane in entry["per_lane"]]
-    if "pass" in entry:
-        found["pass"] = {**entry["pass"], "lanes": entry["pass"]["lanes"].copy()}
-    return found
+    def has_moved(self, i: int, before: _Lane) -> bool:
+        """Whether something else is told of a source than before."""
+        return (
+            self.digests[i] != before.digests[i]
+            or self.drawn[i] != before.drawn[i]
+            or self.passes[i] != before.passes[i]
+            or self.ruled_from[i] != before.ruled_from[i]
+            or self.dealt_anew[i] != before.dealt_anew[i]
+            or self.pieces.get(i) != before.pieces.get(i)
+            or self.explicit != before.explicit
+        )
 
 
 class _Source:
     """One source in all lanes of a state."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        i: int,
-        num_lanes: int,
-        own: Mapping[int, State],
-        pieces: Mapping[int, list[list[int]]],
-    ) -> None:
-        """`own`: its state in each lane that is there; `pieces`: its pieces that wait, in the lanes that have some."""
-        self.pipeline, self.i, self.num_lanes = pipeline, i, num_lanes
-        self.own, self.pieces = own, pieces
+    def __init__(self, pipeline: Pipeline, i: int, num_lanes: int, own: Mapping[int, _Lane]) -> None:
+        """`own`: the lanes that are there."""
+        self.pipeline, self.i, self.num_lanes, self.own = pipeline, i, num_lanes, own
         self.fact, self.orders = pipeline.facts[i], pipeline.orders[i]
-        self.shape = (self.fact.spec, self.fact.revision, num_lanes, own, pieces)
-        """All that an entry is made from, and that may change from one state of a pipeline to the next."""
         self.dense = self.fact.coordinate == "rows"
         self.in_order = not pipeline.recipe.order.shuffle
 
     @cached_property
     def dealt_anew(self) -> bool:
-        return any(state["g"] for state in self.own.values())
+        return any(lane.dealt_anew[self.i] for lane in self.own.values())
 
     @property
     def places_lanes(self) -> bool:
@@ -192,9 +221,9 @@ class _Source:
         """What lanes read of a pass: by rule, or what was dealt to them when the lanes changed."""
         order, found = self.orders(epoch), []
         for number in numbers:
-            state = self.own[number]
-            if epoch < state["f"]:
-                found.append(next(([(r[0], r[1]) for r in ranges] for e, ranges in state["x"] if e == epoch), []))
+            lane = self.own[number]
+            if epoch < lane.ruled_from[self.i]:
+                found.append(lane.ranges(self.i, epoch))
             else:
                 found.append(order.share(number, self.num_lanes))
         return found
@@ -203,14 +232,19 @@ class _Source:
     def _passes(self) -> dict[int, tuple[list[int], list[list[Range]]]]:
         """By pass: the lanes that are in it now, and what each of them reads of it."""
         lanes: dict[int, list[int]] = {}
-        for number, state in self.own.items():
-            lanes.setdefault(state["e"], []).append(number)
+        for number, lane in self.own.items():
+            lanes.setdefault(lane.passes[self.i], []).append(number)
         return {epoch: (here, self._ranges(epoch, here) if self.dense else []) for epoch, here in lanes.items()}
+
+    @cached_property
+    def _shares(self) -> dict[int, list[Range]]:
+        """What each lane reads of the pass that it is in, where rows are counted."""
+        return {n: share for here, shares in self._passes.values() for n, share in zip(here, shares, strict=True)}
 
     def _left(self, epoch: int) -> int:
         """Rows of the pass that these lanes have still to draw; where rows are not counted, those that they drew."""
         here, shares = self._passes.get(epoch, ([], []))
-        drawn: int = sum([self.own[number]["k"] for number in here])
+        drawn: int = sum([self.own[number].drawn[self.i] for number in here])
         return sum([stop - start for share in shares for start, stop in share]) - drawn if self.dense else drawn
 
     # --- where a row lies
@@ -253,7 +287,7 @@ class _Source:
         """Where rows are not counted: what the pool of a lane comes to next, in file order."""
         pool = self.pipeline.pool(self.i, number, self.num_lanes)
         pool.last = None
-        pool.load_state_dict(self.own[number])
+        pool.load_state_dict(self.own[number].whole[self.i])
         place = pool.next_place()
         if place is None:
             return "", 0
@@ -264,34 +298,35 @@ class _Source:
 
     def _lane(self, number: int, **found: Any) -> Entry:
         """What resumes a lane, after what was found of its rows."""
-        state = self.own[number]
-        if state["e"]:
-            found["epoch"] = state["e"]
-        found["pending"] = self._pending(number) if number in self.pieces else []
+        lane = self.own[number]
+        if epoch := lane.passes[self.i]:
+            found["epoch"] = epoch
+        pieces = lane.pieces.get(self.i)
+        found["pending"] = self._pending(number, epoch, pieces) if pieces else []
         return found
 
     def _per_lane(self) -> list[Entry]:
         if self.dense:
-            places: dict[int, Place] = {}
-            for epoch, (here, shares) in self._passes.items():
-                starts = [ranges[0][0] if ranges else 0 for ranges in shares]
-                nexts = [start + self.own[number]["k"] for start, number in zip(starts, here, strict=True)]
-                places |= dict(zip(here, self._places(self.orders(epoch), nexts), strict=True))
+            starts = {number: ranges[0][0] if ranges else 0 for number, ranges in self._shares.items()}
+            nexts = [start + self.own[number].drawn[self.i] for number, start in starts.items()]
+            order = self.orders(min(self._passes, default=0))  # in file order all passes are alike
+            places = dict(zip(starts, self._places(order, nexts), strict=True))
         else:
             places = {number: self._next_row(number) for number in self.own}
         lanes, found = self.num_lanes, []
-        for number, state in self.own.items():
+        for number, lane in self.own.items():
             shard, offset = places[number]
-            found.append(
-                self._lane(number, lane=number, lanes=lanes, shard=shard, row_offset=state["k"], offset=offset)
-            )
+            rows = lane.drawn[self.i]
+            found.append(self._lane(number, lane=number, lanes=lanes, shard=shard, row_offset=rows, offset=offset))
         return found
 
-    def _pending(self, number: int) -> list[list[int]]:
-        now = self.own[number]["e"]
+    def _pending(self, number: int, now: int, pieces: Sequence[list[int]]) -> list[list[int]]:
         found = []
-        for _, epoch, position, *piece in self.pieces[number]:
-            row = row_number(self.orders(epoch), self._ranges(epoch, [number])[0], position)
+        ranges = {now: self._shares[number]} if self.dense else {}
+        for _, epoch, position, *piece in pieces:
+            if epoch not in ranges:
+                ranges[epoch] = self._ranges(epoch, [number])[0]
+            row = row_number(self.orders(epoch), ranges[epoch], position)
             found.append([row, *piece] if epoch == now else [row, *piece, epoch])
         return found
 
@@ -299,6 +334,8 @@ class _Source:
 def row_number(order: Order, ranges: Sequence[Range], position: int) -> int:
     """The number of a row in a lane's share, in file order."""
     if order.rules.coordinate == "rows":
+        if len(ranges) == 1:
+            return max(0, min(ranges[0][1], position) - ranges[0][0])
         return length((start, min(stop, position)) for start, stop in ranges if start < position)
     return sum(min(stop, position) - start for start, stop in _runs(order, ranges) if start < position)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import HeadraceError, shown
-from headrace.fetch.resume import same_spec
+from headrace.fetch.entries import same_spec
 from headrace.fetch.sources import Indexed
 from headrace.recipe import Recipe
+from headrace.serve.lane_state import lane_of
 from headrace.serve.parts import same_place
 from headrace.serve.pipeline import Fact, Pipeline
 from headrace.serve.redeal import even, redeal_source
@@ -176,7 +176,7 @@ def _in_use(pipeline: Pipeline, i: int, lanes: Sequence[bytes | None]) -> set[in
         if lane:
             before = pipeline.in_use.get((i, number))
             if before is None or before[0] is not lane:  # few lanes move from one state to the next
-                pipeline.in_use[i, number] = before = lane, _of_lane(pipeline, i, json.loads(lane), number, len(lanes))
+                pipeline.in_use[i, number] = before = lane, _of_lane(pipeline, i, lane_of(lane), number, len(lanes))
             shards |= before[1]
     return shards
 

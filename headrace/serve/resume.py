@@ -28,10 +28,11 @@ from headrace.serve.check import (
     settled,
     turns,
 )
+from headrace.serve.lane_state import canonical
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.recognised import came_back, facts_with_marks, put_away, respelled, tell_changes, with_returned
 from headrace.serve.redeal import redeal, within_limits
-from headrace.serve.state import Saved, canonical
+from headrace.serve.state import Saved
 from headrace.stage import State
 
 log = logging.getLogger("headrace")

@@ -16,8 +16,9 @@ from typing import Any
 from headrace.errors import StateError, shown
 from headrace.fetch.pool import PoolSize
 from headrace.recipe import Recipe
+from headrace.serve.lane_state import as_json, canonical, in_full, lane_of
 from headrace.serve.pipeline import Fact, facts_from, facts_to, joined_marks
-from headrace.serve.readable import Entries, as_json, merged
+from headrace.serve.readable import Entries, merged
 from headrace.stage import State
 
 FORMAT = 2
@@ -109,7 +110,7 @@ class Saved:
             m_plan=numbers["m_plan"],
             m_epoch=numbers["m_epoch"],
             epoch=numbers["epoch"],
-            lanes=tuple(None if lane is None else canonical(lane) for lane in lanes),
+            lanes=tuple(None if lane is None else canonical(in_full(lane)) for lane in lanes),
             format=state["format"],
         )
 
@@ -135,7 +136,7 @@ class Saved:
                 f"the state has no lanes {_few(self.missing)} of {len(self.lanes)}: it is one rank's part; "
                 f"join the parts of all ranks with headrace.merge_states([...])"
             )
-        return [json.loads(lane) for lane in self.lanes if lane is not None]
+        return [lane_of(lane) for lane in self.lanes if lane is not None]
 
 
 def merge_states(states: Iterable[State]) -> State:
@@ -183,10 +184,6 @@ def _check_same_data(rank: int, facts: Sequence[Fact], others: Sequence[Fact]) -
             )
 
 
-def canonical(lane: State) -> bytes:
-    return as_json(lane).encode()
-
-
 def stamped(state: State, texts: Mapping[str, str] | None = None) -> State:
     """A state with the checksum of what it says. `texts`: fields of it as JSON, where they were written already."""
     return {**state, CHECKSUM: _checksum({**state, **(texts or {})})}
@@ -204,7 +201,13 @@ def _checksum(state: State) -> str:
 
 def _check_sum(state: State) -> None:
     if state["format"] == 1:
-        return  # it had none
+        if CHECKSUM in state:
+            raise StateError(
+                "checksum: a state of format 1 has no checksum, and this one has: its format was damaged on its way, "
+                "or edited. Take another copy of it; if you edited it on purpose, load it with force=True (headrace "
+                "verify: --force); nothing was changed"
+            )
+        return
     try:
         found = _checksum(state)
     except (TypeError, ValueError, RecursionError):
