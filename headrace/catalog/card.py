@@ -66,8 +66,9 @@ def _check_shape(text: str, loader: Any) -> None:
         if isinstance(event, yaml.ScalarEvent) and event.value == "<<":
             raise ValueError("it has merge keys (<<), which are not supported")
         if getattr(event, "tag", None) not in _PLAIN:
+            mark: Any = event.start_mark
             raise ValueError(
-                f"line {event.start_mark.line + 1}: it has a tag (!), and only {', '.join(_TAGS[:-1])} and {_TAGS[-1]} "
+                f"line {mark.line + 1}: it has a tag (!), and only {', '.join(_TAGS[:-1])} and {_TAGS[-1]} "
                 f"are supported; write the value without a tag"
             )
 
