@@ -101,7 +101,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "half a magic": (lambda: b"PA", "has 2 bytes and so is no parquet file"),
     "magic only": (lambda: b"PAR1PAR1", "has 8 bytes and so is no parquet file"),
     "an empty footer": (lambda: b"PAR1\0\0\0\0PAR1", FOOTER),
-    "no footer": (lambda: simple()[:-20], r"has no parquet footer: its last 4 bytes \(at offset \d+\) are b'.*', not"),
+    "no footer": (lambda: simple()[:-20], r"has no parquet footer: its last 4 bytes \(at offset \d+\) are not b'PAR1'"),
     "a web page": (lambda: b"<html>" + b" " * 300, "has no parquet footer"),
     "a long footer": (lambda: with_length(10**9), r"its footer claims 1000000000 bytes at offset \d+, in a file of"),
     "a footer of 4 GB": (lambda: with_length(2**32 - 1), r"its footer claims 4294967295 bytes at offset"),
@@ -361,12 +361,12 @@ def test_the_check_of_a_footer_finds_depth_wherever_it_is(where: str) -> None:
     schema = deep[deep.index(b"\x19\xfc") + 1 : -12]
     added = {
         "second schema": b"\x09\x04" + schema,
-        "unknown field": b"\x1c" * 5000 + b"\0" * 5001,
-        "list of lists": b"\x19" * 5000 + b"\x03",
-        "map": b"\x1b" + b"\x01\x5b\x02" * 5000,
+        "unknown field": b"\x0c\x28" + b"\x1c" * 5000 + b"\0" * 5001,
+        "list of lists": b"\x09\x28" + b"\x19" * 5000 + b"\x03",
+        "map": b"\x0b\x28" + b"\x01\x5b\x02" * 5000,
     }
     footer = deep[4:-8] if where == "schema" else sound + added[where] + b"\0"
-    with pytest.raises(Malformed, match="too deeply nested"):
+    with pytest.raises(Malformed, match="or twice" if where == "second schema" else "too deeply nested"):
         check_footer(footer)
 
 

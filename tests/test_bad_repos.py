@@ -135,7 +135,32 @@ LAUGHS = ["l0: &l0 [x, x, x, x, x, x, x, x, x]"] + [
     f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)
 ]
 MERGES = ["m0: &m0 {x: 1}"] + [f"m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, 12)]
+TAGS = "only str, int, float, bool, null, seq and map are supported"
+
+
+def merges(key: str, *before: str) -> bytes:
+    """Mappings that each hold the one before twenty times: 20 ** 12 values."""
+    levels = [f"m{i}: &m{i} {{{key}: [{', '.join([f'*m{i - 1}'] * 20)}]}}" for i in range(1, 13)]
+    return card(*before, "m0: &m0 {x: 1}", *levels, "configs: *m12")
+
+
+OWN_TAG = "%TAG !y! tag:yaml.org,2002:\r---"  # a line end that does not end the front matter
+
+
 HARMFUL: dict[str, tuple[bytes, str]] = {
+    "merges by a tag": (merges("!!merge x"), TAGS),
+    "merges by a tag in full": (merges("!<tag:yaml.org,2002:merge> x"), TAGS),
+    "merges by a tag of its own": (merges("!y!merge x", OWN_TAG), TAGS),
+    "merges by a tag in letters": (merges("!!%6Derge x"), TAGS),
+    "merges by a tag at a quoted key": (merges('!!merge "x"'), TAGS),
+    "a set": (card("configs: !!set {? a}"), TAGS),
+    "pairs": (card("configs: !!omap [a: b]"), TAGS),
+    "other pairs": (card("configs: !!pairs [a: b]"), TAGS),
+    "bytes as text": (card("configs: !!binary YQ=="), TAGS),
+    "a time by a tag": (card("configs: !!timestamp 2024-01-01"), TAGS),
+    "a number of many digits by a tag": (card('configs: [{config_name: !!int "' + "9" * 100_000 + '"}]'), ""),
+    "a number to the base of 60 by a tag": (card('configs: [{config_name: !!int "1' + ":59" * 260_000 + '"}]'), ""),
+    "a fraction to the base of 60 by a tag": (card('configs: [{config_name: !!float "1' + ":59" * 300 + '"}]'), ""),
     "not YAML": (card("configs: ["), "not YAML: .*; going by file names"),
     "depth of lists": (card("configs: " + "[" * 200_000), "nested more than 64 deep; going by file names"),
     "depth of keys": (card("configs: " + "{a: " * 100_000), "nested more than 64 deep"),

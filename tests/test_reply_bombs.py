@@ -180,6 +180,12 @@ CARDS = {
         "",
         repr([NAME]),
     ),
+    "merges by a tag": (
+        "a0: &a0 {k: v}\n"
+        + "".join(f"a{i}: &a{i} {{!!merge x: [{','.join([f'*a{i - 1}'] * 20)}]}}\n" for i in range(1, 7)),
+        "",
+        repr([NAME]),
+    ),
     "one list of files in many places": (
         f"l: &l [{'a,' * 90_000}]\nconfigs: [{{config_name: default, data_files: [{'{path: *l},' * 30_000}]}}]",
         "DataError",

@@ -138,8 +138,65 @@ REFUSED = {
 }
 """What is not there for a template."""
 
+MANY_TIMES = "{% for i in range(10**5) %}{% for j in range(10**5) %}{{ (BODY) and '' }}{% endfor %}{% endfor %}"
+HASHES = " ".join(str(k * (2**61 - 1)) for k in range(1, 2001))
+"""Numbers that all have the hash 0."""
+NUMBERS = "{% set l = '" + HASHES + "'.split() | map('int') | list %}"
+SLOW = {
+    "unique of one hash": NUMBERS + "{% for i in range(10**4) %}{{ l | unique | list | length }}{% endfor %}",
+    "unique of one hash by attribute": NUMBERS
+    + "{% for i in range(10**4) %}{{ l | unique(attribute='real') | length }}{% endfor %}",
+    "unique of tuples of one hash": NUMBERS
+    + "{% set ns = namespace(t=[]) %}{% for n in l %}{% set ns.t = ns.t + [(n, 1)] %}{% endfor %}"
+    + "{% for i in range(10**4) %}{{ ns.t | unique | list | length }}{% endfor %}",
+    "a dict of one hash": "{% for i in range(10**4) %}{% set d = {"
+    + ", ".join(f"{k}: 1" for k in HASHES.split())
+    + "} %}{% endfor %}",
+    "dict of one hash": NUMBERS
+    + "{% set ns = namespace(t=[]) %}{% for n in l %}{% set ns.t = ns.t + [[n, 1]] %}{% endfor %}"
+    + "{% for i in range(10**4) %}{{ dict(ns.t) | length }}{% endfor %}",
+    "dict of ranges of one hash": NUMBERS
+    + "{% set ns = namespace(t=[]) %}{% for n in l %}{% set ns.t = ns.t + [range(n, n + 2)] %}{% endfor %}"
+    + "{% for i in range(10**4) %}{{ dict(ns.t) | length }}{% endfor %}",
+    "keys of one hash": NUMBERS + "{% for i in range(10**4) %}{{ dict.fromkeys(l) | length }}{% endfor %}",
+    "| title": "{% set b = 'é ' * 10**5 %}" + MANY_TIMES.replace("BODY", "b | title"),
+    "| title of a letter": MANY_TIMES.replace("BODY", "'é' | title"),
+    "| wordcount": "{% set b = 'é ' * 10**5 %}" + MANY_TIMES.replace("BODY", "b | wordcount"),
+    "| int": "{% set b = '9' * 300 %}" + MANY_TIMES.replace("BODY", "b | int"),
+    "| int of 4,000 digits": "{% set b = '9' * 4000 ~ 'x' %}" + MANY_TIMES.replace("BODY", "b | int(7)"),
+    "| float": "{% set b = '9' * 4000 %}" + MANY_TIMES.replace("BODY", "b | float"),
+    "products": "{% set n = 2 ** 500 - 1 %}" + MANY_TIMES.replace("BODY", "n * n"),
+    "quotients": "{% set n = 2 ** 500 - 1 %}{% set m = 2 ** 250 + 1 %}" + MANY_TIMES.replace("BODY", "n // m + n % m"),
+    "fractions": "{% set n = 2 ** 500 - 1 %}{% set m = 2 ** 250 + 1 %}" + MANY_TIMES.replace("BODY", "n / m"),
+    "powers": MANY_TIMES.replace("BODY", "3 ** 512"),
+    "a macro": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "| map": MANY_TIMES.replace("BODY", "range(10**5) | map('string') | list | length"),
+    "| map by a long attribute": "{% set name = 'real' ~ '.real' * 10**4 %}"
+    + MANY_TIMES.replace("BODY", "range(10**5) | map(attribute=name) | list | length"),
+    "| selectattr by a long attribute": "{% set name = 'real' ~ '.real' * 10**4 %}"
+    + MANY_TIMES.replace("BODY", "range(10**5) | selectattr(name) | list | length"),
+    "| sort by a long attribute": "{% set name = 'real' ~ '.real' * 10**4 %}"
+    + MANY_TIMES.replace("BODY", "range(10**5) | sort(attribute=name) | length"),
+    "| groupby a long attribute": "{% set name = 'real' ~ '.real' * 10**4 %}"
+    + MANY_TIMES.replace("BODY", "range(10**5) | groupby(name) | length"),
+    "| sum by a long attribute": "{% set name = 'real' ~ '.real' * 10**4 %}"
+    + MANY_TIMES.replace("BODY", "range(10**5) | sum(attribute=name)"),
+    "| join by a long attribute": "{% set name = 'real' ~ '.real' * 10**4 %}"
+    + MANY_TIMES.replace("BODY", "range(10**5) | join('', attribute=name)"),
+    "| sort": MANY_TIMES.replace("BODY", "range(10**5) | sort(reverse=true) | list | length"),
+    "format of many fields": "{% set f = '{0}' * 10**6 %}" + MANY_TIMES.replace("BODY", "f.format(1)"),
+    "format of many braces": "{% set f = '{{' * 10**6 %}".replace("'{{'", "'{' '{'")
+    + MANY_TIMES.replace("BODY", "f.format(1)"),
+    "% of many fields": "{% set f = '%%' * 10**6 %}" + MANY_TIMES.replace("BODY", "f % ()"),
+    "searches": "{% set b = 'a' * 10**7 %}{% set c = 'a' * 5000 ~ 'b' ~ 'a' * 5000 %}"
+    + MANY_TIMES.replace("BODY", "b.count(c)"),
+    "lower": "{% set b = 'İ' * 10**7 %}" + MANY_TIMES.replace("BODY", "b.lower()"),
+    "| tojson": "{% set l = range(10**5) | list %}" + MANY_TIMES.replace("BODY", "l | tojson"),
+}
+"""Templates that take long within few steps, or few bytes."""
+
 CHILD = """
-import json, resource, sys
+import json, resource, sys, time
 from headrace.errors import DataError
 from headrace.make import chat_budget
 from headrace.make.template import Template
@@ -149,11 +206,13 @@ template.write([{"role": "user", "content": "a"}])
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + 2 * chat_budget.ROOM, used + 2 * chat_budget.ROOM))
 for name, text in json.load(sys.stdin).items():
+    began = time.thread_time()
     try:
         made = Template(plain=text, with_tools="", special={}, tokens={}).write([{"role": "user", "content": "a"}])
         print(json.dumps([name, "made", str(made)[:50]]), flush=True)
     except DataError as error:
         print(json.dumps([name, type(error).__name__, str(error)]), flush=True)
+    print(f"{time.thread_time() - began:8.2f} s {name}", file=sys.stderr, flush=True)
 """
 
 
@@ -174,6 +233,42 @@ def test_templates_that_take_for_ever_are_stopped_by_their_steps() -> None:
     found = played(LONG)
     assert found.keys() == LONG.keys()
     assert {name: said for name, (kind, said) in found.items() if kind != "TooMuchOfIt"} == {}
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(900)
+def test_templates_that_are_slow_are_stopped_by_counting_before_their_time_is_up() -> None:
+    """With the budgets that are set. The limit of 30 seconds is never reached, so a slower machine refuses the same."""
+    found = played(SLOW, STEPS, ROOM)
+    assert found.keys() == SLOW.keys()
+    assert {name: said for name, (kind, said) in found.items() if kind != "TooMuchOfIt"} == {}
+    assert {name: said for name, (_, said) in found.items() if "seconds" in said} == {}
+
+
+def test_a_template_that_is_slow_in_a_way_that_is_not_counted_ends_when_its_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return 10.0 * looks
+
+    monkeypatch.setattr(chat_budget, "thread_time", clock)
+    for text in (LONG["nested loops"], LARGE["output"]):
+        looks = 0
+        with pytest.raises(DataError, match="takes more than 30 seconds for one sample; correct the template"):
+            template(text).write([])
+        assert looks == 5
+
+
+def test_a_usual_template_does_not_look_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no machine is too slow for it."""
+    monkeypatch.setattr(chat_budget, "SECONDS", -1.0)
+    text = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] | trim }}{% endfor %}"
+    messages: list[Any] = [{"role": "user", "content": "x" * 10_000}] * 200
+    assert len(template(text).write(messages)[0]) > 2_000_000
 
 
 @pytest.mark.alone

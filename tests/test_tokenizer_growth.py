@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizing import bare, lists
 
 from headrace.errors import HeadraceError
-from headrace.make import growth
+from headrace.make import growth, probes
+from headrace.make.describe import Tokenize
 from headrace.make.tokenize import TextError, Tokenizer, open_tokenizer
 from headrace.testing.tokenizers import write_tokenizer
 
@@ -33,6 +38,14 @@ def template(pieces: list[dict[str, Any]], ids: list[int]) -> dict[str, Any]:
 
 A, BEGIN = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<|begin|>", "type_id": 0}}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+MARK = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+SPLIT = {
+    "type": "Split",
+    "pattern": {"Regex": r"\p{N}{1,3}|\s+|\p{L}+|[^\s\p{L}\p{N}]+"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+REGEX = {**BYTES, "use_regex": True}
 CHARSMAP = base64.b64encode((4).to_bytes(4, "little") + b"\0" * 4 + b"x" * 1_000_000 + b"\0").decode()
 
 BOMBS: dict[str, dict[str, Any]] = {
@@ -45,26 +58,70 @@ BOMBS: dict[str, dict[str, Any]] = {
     },
     "a chain of bytes": {"normalizer": chain(*[{"type": "ByteLevel"}] * 30)},
     "a chain of bytes in words": {"pre_tokenizer": chain(*[BYTES] * 30, name="pretokenizers")},
-    "normalizer and words together": {
-        "normalizer": chain(*[{"type": "ByteLevel"}] * 9),
-        "pre_tokenizer": chain(*[BYTES] * 9, name="pretokenizers"),
+    "eleven times bytes in words": {"pre_tokenizer": chain(*[BYTES] * 11, name="pretokenizers")},
+    "four times bytes in words": {"pre_tokenizer": chain(*[BYTES] * 4, name="pretokenizers")},
+    "bytes with a space before each word": {
+        "pre_tokenizer": chain(*[{**BYTES, "add_prefix_space": True}] * 2, name="pretokenizers")
     },
+    "marks before each word": {"pre_tokenizer": chain(*[MARK] * 2, name="pretokenizers")},
+    "normalizer and words together": {
+        "normalizer": chain(*[{"type": "ByteLevel"}] * 11),
+        "pre_tokenizer": chain(*[BYTES] * 3, name="pretokenizers"),
+    },
+    "a long text becomes a longer one": {"normalizer": replace("a" * 2000, "b" * 100_000)},
     "a prefix": {"normalizer": {"type": "Prepend", "prepend": "b" * 100_000}},
     "a map of characters": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}},
     "a decoder": {"decoder": replace("a", "b" * 1_000_000)},
     "copies of a text": {"post_processor": chain(*[template([A, A], [0])] * 30, name="processors")},
     "tokens around a text": {"post_processor": template([BEGIN, A], [0] * 100_000)},
     "many tokens around a text": {"post_processor": template([BEGIN] * 5000 + [A], [0])},
-    "the model's own prefix": {"continuing_subword_prefix": "b" * 100_000},
+    "the model's own prefix": {"continuing_subword_prefix": "b" * 1000},
+    "the model's own suffix": {"end_of_word_suffix": "b" * 1000},
 }
 
-USUAL = {
+USUAL: dict[str, dict[str, Any]] = {
     "a space": {"normalizer": chain({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))},
     "unicode": {
         "normalizer": chain({"type": "NFKC"}, {"type": "Lowercase"}, {"type": "NFD"}, {"type": "StripAccents"})
     },
     "spaces": {"normalizer": chain({"type": "NFKD"}, replace(" {2,}", "▁", "Regex"), replace("``", '"'))},
     "around": {"post_processor": template([BEGIN, A], [0])},
+    "as GPT-2": {"pre_tokenizer": REGEX},
+    "as RoBERTa": {"pre_tokenizer": {**REGEX, "add_prefix_space": True}},
+    "as Llama 2": {"normalizer": chain({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")), "pre_tokenizer": None},
+    "as Llama 3": {"pre_tokenizer": chain(SPLIT, BYTES, name="pretokenizers")},
+    "as Qwen": {"normalizer": {"type": "NFC"}, "pre_tokenizer": chain(SPLIT, BYTES, name="pretokenizers")},
+    "as Gemma": {"normalizer": replace(" ", "▁"), "pre_tokenizer": {**SPLIT, "pattern": {"String": " "}}},
+    "as Falcon": {
+        "pre_tokenizer": chain(
+            {"type": "Punctuation", "behavior": "Contiguous"},
+            REGEX,
+            {"type": "Digits", "individual_digits": False},
+            name="pretokenizers",
+        )
+    },
+    "as DeepSeek": {"pre_tokenizer": chain(SPLIT, SPLIT, SPLIT, BYTES, name="pretokenizers")},
+    "as T5": {
+        "normalizer": chain({"type": "NFKC"}, replace(" {2,}", "▁", "Regex")),
+        "pre_tokenizer": chain({"type": "WhitespaceSplit"}, MARK, name="pretokenizers"),
+    },
+    "as ALBERT": {
+        "normalizer": chain(
+            *(replace("``", '"'), replace("''", '"'), {"type": "NFKD"}, {"type": "StripAccents"}),
+            *({"type": "Lowercase"}, {"type": "NFKC"}, replace(" {2,}", " ", "Regex")),
+        ),
+        "pre_tokenizer": chain({"type": "WhitespaceSplit"}, MARK, name="pretokenizers"),
+    },
+    "as BERT": {
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    },
 }
 
 
@@ -97,7 +154,9 @@ def test_a_tokenizer_that_makes_far_more_of_a_text_is_refused_where_it_is_opened
 ) -> None:
     path = made(BOMBS[name])
     monkeypatch.setattr(Tokenizer, "__init__", lambda *_: pytest.fail("it was opened"))
-    with pytest.raises(HeadraceError, match=r"times as long, and 10,000 times may be|its post_processor writes a text"):
+    with pytest.raises(
+        HeadraceError, match=r"times as long, and [\d,]+ times may be; look at its |its post_processor writes a text"
+    ):
         open_tokenizer(path)
 
 
@@ -107,33 +166,102 @@ def test_a_usual_tokenizer_is_opened(made: Callable[[dict[str, Any]], Path], nam
     assert len(opened.encode(["a  text of wörds"])[0])
 
 
-CHILD = """
-import resource, sys
+@pytest.mark.parametrize("name", USUAL)
+def test_long_texts_of_all_scripts_are_no_harm_to_a_usual_tokenizer(
+    made: Callable[[dict[str, Any]], Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth, "ROOM", 1000)
+    monkeypatch.setattr(growth, "BATCH", 10_000)
+    texts = [text * 50 for text in (*probes.SCRIPTS, "한국어 문장 ", "漢字仮名 ", "é", " ", "a b")]
+    path = made(USUAL[name])
+    opened = open_tokenizer(path, Tokenize(tokenizer=str(path), backend="reference", eos=False))
+    core = tokenizers.Tokenizer.from_file(str(path))
+    assert lists([ids for ids, _ in opened.encode_with_places(texts)]) == bare(core, texts)
+    assert len(opened.encode(texts)) == len(texts)
+
+
+LIMITED = """
+import json, sys
 from headrace.errors import HeadraceError
 from headrace.make.tokenize import open_tokenizer
+
+def peak():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) << 10
+
+import numpy, tokenizers, fastokens
+before = peak()
 opened = open_tokenizer(sys.argv[1])
-opened.encode(["a"])
-used = int(open("/proc/self/statm").read().split()[0]) * 4096
-resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29), used + (1 << 29)))
-for encode in (opened.encode, opened.encode_with_places):
-    try:
-        encode(["short", "a" * 10_000_000])
-    except HeadraceError as error:
-        print(error)
+after = peak()
+said = []
+for texts in json.load(sys.stdin):
+    for encode in (opened.encode, opened.encode_with_places):
+        try:
+            said.append(len(encode(texts)))
+        except HeadraceError as error:
+            said.append(str(error))
+print(json.dumps([after - before, peak() - before, said]))
 """
+BUDGET = 64 * growth.BATCH
+"""Bytes of memory for texts that are tokenized together."""
+
+
+def memory_of(path: Path, *batches: list[str]) -> tuple[int, int, list[Any]]:
+    """Bytes that a process takes to open a tokenizer, those to tokenize texts, and what comes of it: their number, or
+    the error. It has twice the budget and no more, from before Python starts."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 * BUDGET + (1 << 30), 2 * BUDGET + (1 << 30)))
+
+    env = {**os.environ, "RAYON_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+    command = [sys.executable, "-c", LIMITED, str(path)]
+    ran = subprocess.run(
+        command, input=json.dumps(batches), capture_output=True, text=True, check=False, preexec_fn=limit, env=env
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    opened, taken, said = json.loads(ran.stdout)
+    return opened, taken, said
+
+
+WORST: dict[str, dict[str, Any]] = {
+    "each character": {
+        "normalizer": replace(".", "é" * 600, "Regex"),
+        "pre_tokenizer": chain(*[BYTES] * 3, name="pretokenizers"),
+    },
+    "one letter": {"normalizer": replace("a", "b" * 4000), "pre_tokenizer": BYTES},
+    "words": {"pre_tokenizer": chain(*[BYTES] * 3, name="pretokenizers")},
+    "words and marks": {
+        "normalizer": {"type": "NFKD"},
+        "pre_tokenizer": chain(MARK, name="pretokenizers"),
+    },
+}
+"""Tokenizers that are opened, and make as much of a text as they may."""
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", WORST)
+def test_the_worst_tokenizer_that_is_opened_stays_within_twice_its_budget(
+    made: Callable[[dict[str, Any]], Path], name: str
+) -> None:
+    """With a long text, and with many short ones that each grow as much as they may."""
+    path = made(WORST[name])
+    batches = [["é" * 200_000], ["short", "aé" * 300_000], ["aé" * 20] * 100]
+    opened, taken, said = memory_of(path, *batches)
+    assert opened < BUDGET
+    assert taken < 2 * BUDGET
+    assert said[4:] == [100, 100]
+    assert len(said) == 6
 
 
 @pytest.mark.alone
 def test_a_text_that_would_grow_to_gigabytes_is_refused_before_it_does(made: Callable[[dict[str, Any]], Path]) -> None:
-    path = made({"normalizer": replace("a", "b" * 4000)})
-    ran = subprocess.run([sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    lines = ran.stdout.splitlines()
-    assert len(lines) == 2
-    assert all(
-        "text 1 of the list has 10,000,000 characters, of which the tokenizer's normalizer makes more" in x
-        for x in lines
-    )
+    _, taken, said = memory_of(made({"normalizer": replace("a", "b" * 4000)}), ["short", "a" * 10_000_000])
+    assert taken < 2 * BUDGET
+    assert len(said) == 2
+    for line in said:
+        assert (
+            "text 1 of the list has 10,000,000 characters in 10,000,000 bytes, of which the tokenizer's rules" in line
+        )
 
 
 def test_a_long_text_that_does_not_grow_is_tokenized(

@@ -15,6 +15,9 @@ LONGEST_NUMBER = 18
 """Characters of a number; what is longer stays a text."""
 
 _TAG = "tag:yaml.org,2002:"
+_TAGS = ("str", "int", "float", "bool", "null", "seq", "map")
+"""Those that may be written out. Others make sets, pairs, bytes or merges, which no card needs."""
+_PLAIN = {None, "!", *(f"{_TAG}{name}" for name in _TAGS)}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
@@ -48,7 +51,8 @@ def _why(error: Exception) -> str:
 
 
 def _check_shape(text: str, loader: Any) -> None:
-    """Refuse what would bring the C loader down (depth), fill the memory (values) or never end (merges of merges)."""
+    """Refuse what would bring the C loader down (depth), fill the memory (values) or never end (merges of merges,
+    which a tag can ask for as well as the key `<<`)."""
     import yaml
 
     depth = nodes = 0
@@ -61,6 +65,12 @@ def _check_shape(text: str, loader: Any) -> None:
             raise ValueError(f"it has more than {MOST_NODES:,} values")
         if isinstance(event, yaml.ScalarEvent) and event.value == "<<":
             raise ValueError("it has merge keys (<<), which are not supported")
+        if getattr(event, "tag", None) not in _PLAIN:
+            mark: Any = event.start_mark
+            raise ValueError(
+                f"line {mark.line + 1}: it has a tag (!), and only {', '.join(_TAGS[:-1])} and {_TAGS[-1]} "
+                f"are supported; write the value without a tag"
+            )
 
 
 def _spare_numbers(root: Any) -> None:

@@ -114,8 +114,8 @@ def footer_bytes(shard: Shard, read: Callable[[int, int], bytes] | None = None) 
         )
     if magic != b"PAR1":
         raise DataError(
-            f"{shard} has no parquet footer: its last 4 bytes (at offset {size - 4}) are {magic!r}, not b'PAR1' "
-            f"(an interrupted write, or not a parquet file): {AGAIN}"
+            f"{shard} has no parquet footer: its last 4 bytes (at offset {size - 4}) are not b'PAR1' (an interrupted "
+            f"write, or not a parquet file): {AGAIN}"
         )
     need = int.from_bytes(tail[-8:-4], "little") + 8
     if need > size - 4 or need > LARGEST:

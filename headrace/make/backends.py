@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headrace import rng
 from headrace.errors import SpecError, shown
-from headrace.make import probes
+from headrace.make import growth, probes
 from headrace.run import fast_tokenizer_lost
 
 if TYPE_CHECKING:
@@ -181,6 +181,12 @@ def choose(reference: tokenizers.Tokenizer, backend: str) -> Encoder:
         log.warning("%s", LOST)
         return plain
     must = backend == "fast"
+    texts = probes.texts([token.content for token in reference.get_added_tokens_decoder().values()])
+    if growth.too_much(reference, texts):
+        if must:
+            raise unequal("its rules make too much of the texts that both are compared on")
+        log.info("tokenizing with tokenizers; this tokenizer makes too much of the texts to compare fastokens on")
+        return plain
     try:
         fast = open_fast(reference.to_str(), reference.encode_special_tokens)
     except ModuleNotFoundError as error:
@@ -194,7 +200,6 @@ def choose(reference: tokenizers.Tokenizer, backend: str) -> Encoder:
             raise unequal(f"it cannot open it: {shown(error)}") from error
         log.info("tokenizing with tokenizers; fastokens cannot open this tokenizer: %s", shown(error))
         return plain
-    texts = probes.texts([token.content for token in reference.get_added_tokens_decoder().values()])
     difference = first_difference(plain, fast, texts)
     if difference and must:
         raise unequal(difference)

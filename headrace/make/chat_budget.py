@@ -1,12 +1,14 @@
 """What a chat template may use up for one sample: steps, and bytes of all values that it makes.
 
 A template is a program from outside. It is stopped by counting, so that it stops at the same place on every machine,
-in any thread and in any process.
+in any thread and in any process. Time is the last resort: only a template that has made millions of steps is asked for
+it, and only time of the processor counts, so that a busy machine refuses nothing that an idle one takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from time import thread_time
 from typing import Any
 
 from jinja2.runtime import Context, Undefined
@@ -19,9 +21,16 @@ ROOM = 1 << 28
 LONGEST = 1 << 26
 """Characters that a template may make of one sample."""
 
-BITS = 1 << 14
-"""Of a whole number: the time to divide grows with their square."""
+BITS = 1 << 10
+"""Of a whole number: the time to multiply and divide grows with their square."""
+SAME_HASH = 64
+"""Keys of a dict, or items of which each is wanted once, that may have one hash: each is compared with all others.
+Texts are not counted, as nobody outside of a process knows their hashes."""
+SECONDS = 30.0
+"""Of the processor, for one sample. A template that is counted rightly needs a few."""
 
+_STEPS_UNTIMED, _ROOM_UNTIMED = 1 << 20, 1 << 24
+"""Steps and bytes between two looks at the clock. Templates in use end before the first."""
 _ITEM = 64
 """Bytes that one value of a list or a dict counts for."""
 _SCALARS = (bool, float, type(None))
@@ -36,17 +45,30 @@ class Budget:
 
     def __init__(self) -> None:
         self.steps, self.room = STEPS, ROOM
+        self.look_at_steps, self.look_at_room = max(0, STEPS - _STEPS_UNTIMED), max(0, ROOM - _ROOM_UNTIMED)
+        """Where the clock is looked at next."""
+        self._began = thread_time()
 
     def tick(self, count: int) -> bool:
         self.steps -= count
-        if self.steps < 0:
-            raise TooMuch(f"takes more than {STEPS:,} steps for one sample")
+        if self.steps < self.look_at_steps:
+            if self.steps < 0:
+                raise TooMuch(f"takes more than {STEPS:,} steps for one sample")
+            self.look_at_steps = max(0, self.steps - _STEPS_UNTIMED)
+            self._check_time()
         return True
 
     def take(self, size: int) -> None:
         self.room -= size
-        if self.room < 0:
-            raise TooMuch(f"makes more than {ROOM:,} bytes of values for one sample")
+        if self.room < self.look_at_room:
+            if self.room < 0:
+                raise TooMuch(f"makes more than {ROOM:,} bytes of values for one sample")
+            self.look_at_room = max(0, self.room - _ROOM_UNTIMED)
+            self._check_time()
+
+    def _check_time(self) -> None:
+        if thread_time() - self._began > SECONDS:
+            raise TooMuch(f"takes more than {SECONDS:g} seconds for one sample")
 
 
 class Counted(Context):
@@ -76,7 +98,7 @@ class Counted(Context):
             value = str(value)
         budget = self.budget
         budget.room -= len(value)
-        if budget.room < 0:
+        if budget.room < budget.look_at_room:
             budget.take(0)
         return value  # type: ignore[no-any-return]
 
@@ -104,10 +126,29 @@ class Counted(Context):
     def used(self, value: Any) -> Any:
         """A value that is compared, searched or written from end to end."""
         if type(value) is str:
-            self.take(len(value) >> 3)  # no bytes are made
+            self.take(len(value) >> 2)  # no bytes are made
         elif type(value) not in _SCALARS:
             self.take(weigh(value, self.budget.room))
         return value
+
+    def hashed(self, keys: Iterable[Any]) -> None:
+        """Values that are put into a dict or a set, which takes long where many have one hash."""
+        same: dict[int, list[Any]] = {}
+        for key in keys:
+            if type(key) is str:
+                continue
+            self.tick(8)
+            others = same.setdefault(hash(self.used(key)), [])
+            if key not in others:
+                others.append(key)
+                self.tick(len(others))
+                if len(others) > SAME_HASH:
+                    raise TooMuch(f"uses more than {SAME_HASH} values with the same hash as keys")
+
+    def keyed(self, pairs: tuple[tuple[Any, Any], ...]) -> Any:
+        """`{a: b, c: d}`."""
+        self.hashed([key for key, _ in pairs])
+        return self.made(dict(pairs))
 
     def searched(self, value: Any) -> Any:
         """A value in which another one is looked for."""

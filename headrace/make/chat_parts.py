@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
 from jinja2.exceptions import SecurityError
+from jinja2.filters import make_attrgetter
 from jinja2.runtime import LoopContext, Macro, Undefined
 from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import _PassArg, pass_context
@@ -16,8 +18,10 @@ from jinja2.utils import _PassArg, pass_context
 from headrace.make.chat_budget import BITS, Counted, TooMuch, weigh
 
 _DIGITS = 100
-_CALL = 16
-"""Steps of a call in jinja2."""
+_CALL = 32
+"""Steps of a filter or of a method, and of what a filter does with each item of a list."""
+_PER_FIELD = 128
+"""Steps of each field that `format` fills in."""
 _PIECE = 64
 """Bytes of a short text in a list."""
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
@@ -30,14 +34,30 @@ Forecast = Callable[..., None]
 # --- operators
 
 
+_EASY: dict[str, Callable[[Any, Any], Any]] = {
+    "-": operator.sub,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+}
+
+
 def operate(context: Counted, sign: str, left: Any, right: Any) -> Any:
-    """`*`, `%` and `**`."""
+    """All that takes two numbers, but for `+`."""
+    for number in (left, right):
+        if isinstance(number, int):
+            if number.bit_length() > BITS:
+                raise TooMuch(f"calculates with a number of more than {BITS:,} bits")
+            context.tick(number.bit_length() >> 4)
+    if sign in _EASY:
+        return context.made(_EASY[sign](left, right))
     if sign == "%":
         if isinstance(left, str):
             _foresee_format(context, left, right)
         return context.made(left % right)
     if sign == "**":
-        return context.made(_power(left, right))
+        made = context.made(_power(left, right))
+        context.tick(made.bit_length() >> 2 if isinstance(made, int) else 0)
+        return made
     for count, thing in ((left, right), (right, left)):
         if isinstance(count, int) and hasattr(thing, "__len__") and not isinstance(thing, Undefined):
             context.take(max(count, 0) * len(thing) * (1 if isinstance(thing, str) else 16))
@@ -54,6 +74,7 @@ def _power(left: Any, right: Any) -> Any:
 
 def _foresee_format(context: Counted, form: str, values: Any) -> None:
     size = weigh(values, context.budget.room)
+    context.tick(len(form))
     context.take(len(form) + size)
     for width, precision in _FIELD.findall(form):
         if "*" in (width, precision):
@@ -84,7 +105,48 @@ def _top(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
 
 def _each(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
     """Something is done with each item of a list."""
-    context.tick(_CALL * (len(value) if hasattr(value, "__len__") else 1))
+    context.tick(_CALL * _len(value) * _parts(*rest[:1], **named))
+
+
+def _len(value: Any) -> int:
+    return len(value) if hasattr(type(value), "__len__") and not isinstance(value, Undefined) else 1
+
+
+def _parts(*names: Any, **named: Any) -> int:
+    """Attributes that are looked up for each item: a filter may be given `a.b.c`."""
+    texts = [name for name in (*names, named.get("attribute")) if isinstance(name, str)]
+    return 1 + sum(text.count(".") + text.count(",") for text in texts)
+
+
+def _foresee_sort(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
+    """Each item is compared with some others, by their attributes where those are given."""
+    _whole(context, value)
+    context.tick(2 * _CALL * _len(value) * _parts(*rest, **named))
+
+
+def _foresee_unique(context: Counted, value: Any, case_sensitive: Any = False, attribute: Any = None) -> None:
+    _foresee_sort(context, value, attribute)
+    if not isinstance(value, list | tuple | str | Mapping | range):
+        raise SecurityError("unique is there for lists only in a chat template")
+    context.hashed(value if attribute is None else map(make_attrgetter(context.environment, attribute), value))
+
+
+def _foresee_slow(per_character: int) -> Forecast:
+    """Each character of a text is looked at in Python, or by a regular expression."""
+
+    def foresee(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
+        _whole(context, value, *rest, **named)
+        context.tick(per_character * _len(str(value)))
+
+    return foresee
+
+
+def _foresee_int(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
+    """The time to read a number grows with the square of its digits, of which Python takes so many."""
+    _whole(context, value, *rest, **named)
+    if isinstance(value, str):
+        context.tick(len(value))
+        context.tick(min(len(value), sys.get_int_max_str_digits() or len(value)) ** 2 >> 4)
 
 
 def _none(context: Counted, *values: Any, **named: Any) -> None:
@@ -96,7 +158,8 @@ def _foresee_characters(context: Counted, value: Any) -> None:
 
 
 def _foresee_join(context: Counted, value: Any, d: Any = "", attribute: Any = None) -> None:
-    count = len(value) if hasattr(value, "__len__") else 1
+    count = _len(value)
+    context.tick(_CALL * count * _parts(attribute) if attribute is not None else count)
     context.take(weigh(value, context.budget.room) + count * weigh(d, context.budget.room))
 
 
@@ -132,7 +195,7 @@ def _foresee_round(context: Counted, value: Any, precision: Any = 0, method: Any
 def _foresee_sum(context: Counted, value: Any, attribute: Any = None, start: Any = 0) -> None:
     if not isinstance(start, int | float):
         raise TooMuch("adds up what are no numbers, which takes the square of the time")
-    _whole(context, value)
+    _foresee_sort(context, value, attribute)
 
 
 def _foresee_json(
@@ -181,8 +244,12 @@ _FILTERS: dict[str, Forecast] = {
     **dict.fromkeys(("d", "default", "length", "count", "first", "safe", "attr", "abs"), _none),
     **dict.fromkeys(("last", "reverse", "items", "random"), _top),
     **dict.fromkeys(("map", "select", "reject", "selectattr", "rejectattr"), _each),
-    **dict.fromkeys(("capitalize", "lower", "upper", "title", "trim", "string", "float", "int", "wordcount"), _whole),
-    **dict.fromkeys(("sort", "unique", "min", "max", "groupby", "dictsort", "filesizeformat"), _whole),
+    **dict.fromkeys(("capitalize", "lower", "upper", "trim", "string", "filesizeformat"), _whole),
+    **dict.fromkeys(("sort", "min", "max", "groupby", "dictsort"), _foresee_sort),
+    "unique": _foresee_unique,
+    "title": _foresee_slow(8),
+    **dict.fromkeys(("wordcount", "float"), _foresee_slow(2)),
+    "int": _foresee_int,
     **dict.fromkeys(("e", "escape", "forceescape", "striptags"), _times(6)),
     "urlencode": _times(12),
     "list": _foresee_characters,
@@ -338,6 +405,7 @@ class Format:
         if self._is_map:
             (named,) = args
             args, kwargs = (), named
+        context.tick(4 * len(self._text))
         made = _Formatter(self._environment, context).vformat(self._text, args, kwargs)
         return str(context.made(made))
 
@@ -351,6 +419,7 @@ class _Formatter(SandboxedFormatter):
         return super().convert_field(self._context.used(value), conversion)
 
     def format_field(self, value: Any, format_spec: str) -> Any:
+        self._context.tick(_PER_FIELD)
         for digits in re.findall(r"\d+", format_spec):
             self._context.take(_number(digits))
         return self._context.made(super().format_field(value, format_spec))

@@ -29,8 +29,8 @@ LONGEST_TEMPLATE = 1 << 20
 """Characters of a template."""
 _ROUND = 4
 """Steps that a block takes in addition to what is in it."""
-_CALL = 16
-"""Steps of a call in jinja2."""
+_CALL, _MACRO_CALL = 16, 128
+"""Steps of a call in jinja2, and of one of a macro."""
 _LOOP, _MACRO = 512, 1024
 """Bytes that stay where a template keeps the `loop` or the macro."""
 _SCALARS = {str, int, float, bool, type(None)}
@@ -113,13 +113,14 @@ class _Code(CodeGenerator):
         self._within("made", super().visit_List, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        self.write("context.made({")
+        self.write("context.keyed((")
         for pair in node.items:
-            self._maybe_within("used", pair.key, frame)  # its hash takes as long as all that is in it
-            self.write(": ")
-            self.visit(pair.value, frame)
+            self.write("(")
+            self.visit(pair.key, frame)
             self.write(", ")
-        self.write("})")
+            self.visit(pair.value, frame)
+            self.write("), ")
+        self.write("))")
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
         if node.ctx == "load":
@@ -224,7 +225,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     code_generator_class = _Code
     context_class = Counted
-    intercepted_binops = frozenset({"*", "%", "**"})
+    intercepted_binops = frozenset({"*", "%", "**", "-", "//", "/"})
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
@@ -252,7 +253,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         assert isinstance(__context, Counted)
-        __context.tick(_CALL + len(args) + len(kwargs))
+        __context.tick((_MACRO_CALL if isinstance(__obj, Macro) else _CALL) + len(args) + len(kwargs))
         owner = getattr(__obj, "__self__", None)
         if isinstance(__obj, Format) or (owner is not None and not isinstance(owner, Budget | Extension | _Dicts)):
             for name in ("_loop_vars", "_block_vars"):  # which jinja2 adds for its own functions
@@ -260,7 +261,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             return call_method(__context, __obj, args, kwargs)
         if isinstance(__obj if owner is None else owner, _Dicts):
             for arg in args:
-                __context.used(arg)
+                _check_keys(__context, arg, pairs=owner is None)
         return __context.made(super().call(__context, __obj, *args, **kwargs))
 
 
@@ -272,6 +273,20 @@ def _tojson(
 
 def _raise(message: Any) -> NoReturn:
     raise TemplateError(message)
+
+
+def _check_keys(context: Counted, value: Any, pairs: bool) -> None:
+    """Check what become keys where a dict is made of a value: of another, of a list of pairs, or of a list of keys."""
+    context.used(value)
+    if isinstance(value, Mapping):
+        context.hashed(value.keys())
+    elif isinstance(value, list | tuple):
+        context.hashed(map(_first, value) if pairs else value)
+
+
+def _first(item: Any) -> Any:
+    """The key in what may be a pair of one and a value."""
+    return next(iter(item), None) if hasattr(type(item), "__len__") and type(item) is not str else None
 
 
 class _Dicts:

@@ -1,7 +1,8 @@
-"""How much longer a tokenizer can make a text before it splits it, known from its tokenizer.json.
+"""How much longer a tokenizer can make a text before it looks its tokens up, known from its tokenizer.json.
 
 A rule that replaces one character by a megabyte makes gigabytes of a page. Such tokenizers are refused where they are
-opened; with those that may make texts somewhat longer, a long text is measured before it is tokenized.
+opened; with those that may make texts somewhat longer, a text is measured before it is tokenized, and so are the texts
+that two libraries are compared on.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from headrace.errors import DataError, SpecError, shown
 
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
     import tokenizers
 
 MOST = 10_000
-"""Times that a text may become longer. Tokenizers in use reach a few hundred by this reckoning, which takes the worst
+"""Times that a text may become longer. Tokenizers in use reach a few thousand by this reckoning, which takes the worst
 of each rule."""
-HARMLESS = 16
-"""Times that no text is measured for."""
-ROOM = 1 << 24
-"""Characters that a text which grows more than `HARMLESS` times may have once it is normalized."""
+MOST_IN_WORDS = 8
+"""Times that its words may become longer once they are split. Tokenizers in use reach 5."""
+MOST_AROUND = 256
+"""Bytes that a model may put before or after a part of a word. Tokenizers in use have 4."""
+HARMLESS = 8
+"""Times that no text is measured for, and that a text of any length may become longer."""
+ROOM = 1 << 20
+"""Bytes that a text may have after all rules where they make it more than `HARMLESS` times as long."""
+BATCH = 1 << 24
+"""Bytes after all rules of texts that are tokenized together. The library takes about 80 times as much for them."""
 MOST_SPECIAL = 1000
 """Tokens that may be put around each text."""
-_SLICE = 4096
+_SLICE = 1024
+_LONG_PATTERN = 64
+"""Bytes of a text that a rule replaces. A longer one may not be found where a text is measured in slices."""
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 _FORMS = {
     "NFC": 3,
@@ -36,7 +45,7 @@ _FORMS = {
     "Lowercase": 2,
     "BertNormalizer": 3,
     "ByteLevel": 2,
-    "Metaspace": 4,
+    "Metaspace": 5,
 }
 """The most bytes that each makes of one. The same form twice in a row changes nothing, but for those in `_EACH`."""
 _EACH = {"ByteLevel", "BertNormalizer", "Metaspace"}
@@ -54,36 +63,88 @@ def check(text: str, where: object) -> None:
     around = (
         [model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix")] if _is_dict(model) else []
     )
-    found = _product(whole.get("normalizer")) * _product(whole.get("pre_tokenizer"))
-    for one in (found, _product(whole.get("decoder")), *(1 + _bytes(part) for part in around)):
-        if one > MOST:
+    words = _product(whole.get("pre_tokenizer"))
+    for times, most, part in (
+        (words, MOST_IN_WORDS, "pre_tokenizer (ByteLevel, Metaspace)"),
+        (_product(whole.get("normalizer")) * words, MOST, "normalizer (Replace, Prepend)"),
+        (_product(whole.get("decoder")), MOST, "decoder"),
+        *((1 + _bytes(text), MOST_AROUND, "model (continuing_subword_prefix, end_of_word_suffix)") for text in around),
+    ):
+        if times > most:
             raise DataError(
-                f"{shown(where)}: its rules can make a text {one:,.0f} times as long, and {MOST:,} times may be; look "
-                f"at its normalizer (Replace, Prepend), pre_tokenizer and decoder, and take another tokenizer"
+                f"{shown(where)}: its rules can make a text {times:,.0f} times as long, and {most:,} times may be; "
+                f"look at its {part}, and take another tokenizer"
             )
     _check_processor(whole.get("post_processor"), where)
 
 
-def of(tokenizer: tokenizers.Tokenizer) -> float:
-    """Times that the normalizer of an open tokenizer can make a text longer."""
-    if tokenizer.normalizer is None:
-        return 1.0
-    return _product(json.loads(tokenizer.normalizer.__getstate__()))
+class Growth(NamedTuple):
+    """Times that the rules of a tokenizer can make a text longer, in bytes."""
+
+    times: float
+    """All rules that run before a model."""
+    in_words: float
+    """Those of the pre_tokenizer, which are part of `times`."""
 
 
-def too_long(tokenizer: tokenizers.Tokenizer, growth: float, text: str) -> str | None:
-    """Why a text would become too long, in words; None: it does not."""
-    if growth <= HARMLESS or growth * len(text) <= ROOM or tokenizer.normalizer is None:
-        return None
+class TooLong(Exception):
+    """A text that would become too long; `index` is its place in the list."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(why)
+        self.index = index
+
+
+def of(tokenizer: tokenizers.Tokenizer) -> Growth:
+    normalizer, words = (
+        1.0 if part is None else _product(json.loads(part.__getstate__()))
+        for part in (tokenizer.normalizer, tokenizer.pre_tokenizer)
+    )
+    return Growth(normalizer * words, words)
+
+
+def parts(tokenizer: tokenizers.Tokenizer, growth: Growth, texts: Sequence[str]) -> list[Sequence[str]]:
+    """The texts in lists that can each be tokenized together. Raises `TooLong`."""
+    sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts] if growth.times > HARMLESS else []
+    if growth.times * sum(sizes) <= BATCH and growth.times * max(sizes, default=0) <= ROOM:
+        return [texts]
+    found: list[Sequence[str]] = []
+    start, total = 0, 0.0
+    for i, (text, size) in enumerate(zip(texts, sizes, strict=True)):
+        most = max(ROOM, HARMLESS * size)
+        grown = _grown(tokenizer, growth, text, most)
+        if grown > most:
+            raise TooLong(
+                i,
+                f"has {len(text):,} characters in {size:,} bytes, of which the tokenizer's rules make more than "
+                f"{most:,}; cut the text, or take the Replace or Prepend out of the normalizer in its tokenizer.json",
+            )
+        if total + grown > BATCH and i > start:
+            found.append(texts[start:i])
+            start, total = i, 0
+        total += grown
+    return [*found, texts[start:]]
+
+
+def too_much(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> bool:
+    """Whether its rules make too much of texts to tokenize them together."""
+    try:
+        return len(parts(tokenizer, of(tokenizer), texts)) > 1
+    except TooLong:
+        return True
+
+
+def _grown(tokenizer: tokenizers.Tokenizer, growth: Growth, text: str, most: int) -> float:
+    """Bytes that a text can have after all rules; it stops soon after `most`."""
     size = 0
     for start in range(0, len(text), _SLICE):
-        size += len(tokenizer.normalizer.normalize_str(text[start : start + _SLICE]))
-        if size > max(ROOM, HARMLESS * len(text)):
-            return (
-                f"has {len(text):,} characters, of which the tokenizer's normalizer makes more than {size:,}; cut the "
-                f"text, or take the Replace or Prepend out of its tokenizer.json"
-            )
-    return None
+        piece = text[start : start + _SLICE].encode("utf-8", "replace").decode()
+        if tokenizer.normalizer is not None:
+            piece = tokenizer.normalizer.normalize_str(piece)
+        size += len(piece.encode())
+        if size * growth.in_words > most:
+            break
+    return size * growth.in_words
 
 
 def _product(rule: Any) -> float:
@@ -114,11 +175,14 @@ def _factor(kind: str, rule: Mapping[str, Any]) -> float:
     if kind == "Replace":
         pattern, content = rule.get("pattern"), _bytes(rule.get("content"))
         fixed = pattern.get("String") if _is_dict(pattern) else None
-        return max(1.0, content / _bytes(fixed)) if fixed else 1.0 + content
+        size = _bytes(fixed)
+        return max(1.0, content / size) if 0 < size <= _LONG_PATTERN else 1.0 + content
     if kind == "Prepend":
         return 1.0 + _bytes(rule.get("prepend"))
     if kind == "Precompiled":
         return float(max(1, _longest_form(rule.get("precompiled_charsmap"))))
+    if kind == "ByteLevel" and rule.get("add_prefix_space"):
+        return 3.0  # a word of one letter becomes that letter and two bytes for the space
     return _FORMS.get(kind, 1)
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_SHOWN = 8
 """Special tokens of a tokenizer that a message lists."""
 
+LONGEST_WORD = 64
+"""Characters of a token that is tokenized to find out what comes before and after a text."""
+
 
 class TextError(DataError):
     """A text that cannot be tokenized; `index` is its place in the list that was given."""
@@ -120,9 +123,9 @@ class Tokenizer:
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[Ids, Offsets]:
         """The ids of all texts in one array; text i has those from offsets[i] to offsets[i + 1]."""
-        self._check(texts)
+        parts = self._parts(texts)
         try:
-            ids, offsets = self._encoder.encode_flat(texts)
+            ids, offsets = _together([self._encoder.encode_flat(part) for part in parts])
         except BaseException as error:
             if not backends.is_failure(error) or isinstance(error, SpecError):
                 raise
@@ -134,16 +137,17 @@ class Tokenizer:
         second. The tokenizers library finds them, whatever the backend."""
         import numpy as np
 
-        self._check(texts)
+        parts, found = self._parts(texts), []
         try:
-            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            for part in parts:
+                for one in self._tokenizer.encode_batch(list(part), add_special_tokens=False):
+                    places = np.array(one.offsets, dtype=np.int64).reshape(-1, 2)
+                    found.append((np.array(one.ids, dtype=np.int32), places))
         except BaseException as error:
             if not backends.is_failure(error):
                 raise
             self._blame(texts, error)
-        return [
-            (np.array(one.ids, dtype=np.int32), np.array(one.offsets, dtype=np.int64).reshape(-1, 2)) for one in found
-        ]
+        return found
 
     def pieces(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text becomes; 0 for one that holds an added token, as special ones are."""
@@ -157,12 +161,13 @@ class Tokenizer:
         backend = None if self.backend == "fast" else "reference"
         return _remake, (self._tokenizer.to_str(), self._names, self.how, backend, self.fingerprint)
 
-    def _check(self, texts: Sequence[str]) -> None:
+    def _parts(self, texts: Sequence[str]) -> list[Sequence[str]]:
+        """The texts in lists that the library can take without filling the memory."""
         _check(texts)
-        if self._growth > growth.HARMLESS:
-            for i, text in enumerate(texts):
-                if why := growth.too_long(self._tokenizer, self._growth, text):
-                    raise TextError(i, why)
+        try:
+            return growth.parts(self._tokenizer, self._growth, texts)
+        except growth.TooLong as error:
+            raise TextError(error.index, str(error)) from None
 
     def _blame(self, texts: Sequence[str], error: BaseException) -> NoReturn:
         for i, text in enumerate(texts):
@@ -251,7 +256,8 @@ def _template(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     """What the post-processor puts before and after a text."""
     if tokenizer.post_processor is None:
         return [], []
-    some = (token for token, _ in zip(tokenizer.get_vocab(with_added_tokens=False), range(64), strict=False))
+    words = (token for token in tokenizer.get_vocab(with_added_tokens=False) if len(token) <= LONGEST_WORD)
+    some = (token for token, _ in zip(words, range(64), strict=False))
     for text in ("a", "0", *some):
         plain = tokenizer.encode(text, add_special_tokens=False).ids
         if plain:
@@ -260,6 +266,16 @@ def _template(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
                 if whole[at : at + len(plain)] == plain:
                     return whole[:at], whole[at + len(plain) :]
     return [], []
+
+
+def _together(found: list[tuple[Ids, Offsets]]) -> tuple[Ids, Offsets]:
+    """The ids of lists of texts as those of one list."""
+    import numpy as np
+
+    if len(found) == 1:
+        return found[0]
+    lengths = np.concatenate([np.diff(offsets) for _, offsets in found])
+    return np.concatenate([ids for ids, _ in found]), np.concatenate([[0], np.cumsum(lengths)])
 
 
 def _framed(ids: Ids, offsets: Offsets, before: list[int], after: list[int]) -> tuple[Ids, Offsets]:

@@ -69,6 +69,37 @@ BUGS = (
         (Edit(WEIGHT, "decimal = 16 if", "decimal = 0 if"),),
         (f"{BOMBS}::test_decimals_are_weighed_as_they_are_in_memory",),
     ),
+    # --- what is small and takes long, or becomes large
+    Bug(
+        "lists of a footer believed",
+        "a list in a parquet footer is read by the kind that it says it has",
+        (Edit("headrace/catalog/thrift.py", "    if count and item != known.item:", "    if count and item > 12:"),),
+        ("tests/test_footer_check.py::test_a_footer_that_pyarrow_could_read_in_another_way_is_refused",),
+    ),
+    Bug(
+        "merges by a tag",
+        "only the key << is looked for in a card",
+        (Edit("headrace/catalog/card.py", 'if getattr(event, "tag", None) not in _PLAIN:', "if not event:"),),
+        ("tests/test_bad_repos.py::test_a_readme_that_means_harm_is_passed_over[a set]",),
+    ),
+    Bug(
+        "words that grow",
+        "only the normalizer of a tokenizer is counted",
+        (Edit("headrace/make/growth.py", '    words = _product(whole.get("pre_tokenizer"))', "    words = 1.0"),),
+        (
+            "tests/test_tokenizer_growth.py::"
+            "test_a_tokenizer_that_makes_far_more_of_a_text_is_refused_where_it_is_opened",
+        ),
+    ),
+    Bug(
+        "time of a template without an end",
+        "the clock is not looked at",
+        (Edit("headrace/make/chat_budget.py", "- self._began > SECONDS:", "- self._began > 1000 * SECONDS:"),),
+        (
+            "tests/test_template_bombs.py::"
+            "test_a_template_that_is_slow_in_a_way_that_is_not_counted_ends_when_its_time_is_up",
+        ),
+    ),
     # --- messages
     Bug(
         "names sent to the terminal as they are",

@@ -1,0 +1,183 @@
+"""The check of parquet footers reads each one as pyarrow does, so that no schema gets past it unseen."""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from parquet_by_hand import Struct, varint, zigzag
+
+from headrace.catalog.thrift import Malformed, check_footer
+
+pytestmark = pytest.mark.timeout(120)
+
+LEVELS = 5000
+GROUP, LEAF = b"\x35\0\x18\x01a\x15\x02\0", b"\x15\x02\x25\0\x18\x01a\0"
+"""A column with one inside, and one without, of eight bytes each."""
+LIST, STRUCT, DOUBLE, I32, I64, TEXT, TRUE = 9, 12, 7, 5, 6, 8, 1
+
+
+def schema(kind: int = STRUCT, levels: int = LEVELS) -> bytes:
+    """Columns inside each other, in a list that says it is of `kind`."""
+    return bytes([0xF0 | kind]) + varint(levels + 1) + GROUP * levels + LEAF
+
+
+def footer_of(columns: bytes, *, before: bytes = b"\x15\x02", field: bytes = b"\x19") -> bytes:
+    return before + field + columns + b"\x16\0\x19\x0c\0"
+
+
+def hidden_by(other: Struct) -> bytes:
+    """A footer that begins with a field of which pyarrow and a check that believes it see other ends. What follows is
+    sound, so that the field alone is reason to refuse it."""
+    return other.end()[:-1] + b"\x09" + zigzag(2) + schema(levels=1) + b"\0"
+
+
+def listed(kind: int, *items: bytes) -> bytes:
+    return bytes([len(items) << 4 | kind]) + b"".join(items)
+
+
+def group_with(field: int, kind: int, value: bytes) -> Struct:
+    """A footer's row groups, of which one has this field."""
+    return Struct().i32(1, 1).field(4, LIST, listed(STRUCT, Struct().field(field, kind, value).end()))
+
+
+def column_with(field: int, kind: int, value: bytes) -> Struct:
+    column = Struct().struct(3, Struct().field(field, kind, value))
+    return group_with(1, LIST, listed(STRUCT, column.end()))
+
+
+HIDDEN: dict[str, bytes] = {
+    "as doubles": footer_of(schema(DOUBLE)),
+    "as texts": footer_of(schema(TEXT)),
+    "as numbers": footer_of(schema(I64)),
+    "as truth values": footer_of(schema(TRUE)),
+    "as nothing": footer_of(schema(0)),
+    "as an unknown kind": footer_of(schema(13)),
+    "under a number of more than 16 bits": footer_of(schema(), field=b"\x09" + zigzag(65536 + 2)),
+    "under a negative number": footer_of(schema(), field=b"\x09" + varint((65536 - 2) * 2 - 1)),
+    "behind a field of no kind": footer_of(schema(), before=b"\x15\x02\x1c\x10"),
+    "given twice": footer_of(schema(levels=1), field=b"\x19")[:-1] + b"\x09" + zigzag(2) + schema(levels=2) + b"\0",
+    "children as 64 bits": footer_of(schema().replace(b"\x15\x02\0", b"\x16\x02\0")),
+    "children of more than 32 bits": footer_of(
+        listed(STRUCT, GROUP.replace(b"\x15\x02\0", b"\x15" + varint((1 << 32) + 2) + b"\0"), LEAF)
+    ),
+    "more columns than 32 bits": footer_of(bytes([0xFC]) + varint((1 << 32) + 1) + LEAF),
+    "row groups as doubles": hidden_by(Struct().i32(1, 1).field(4, LIST, listed(DOUBLE, b"\0" * 8))),
+    "key values as texts": hidden_by(Struct().i32(1, 1).field(5, LIST, listed(TEXT, b"\0"))),
+    "orders as numbers": hidden_by(Struct().i32(1, 1).field(7, LIST, listed(I32, b"\0"))),
+    "columns of a row group as doubles": hidden_by(group_with(1, LIST, listed(DOUBLE, b"\0" * 8))),
+    "sorted columns as doubles": hidden_by(group_with(4, LIST, listed(DOUBLE, b"\0" * 8))),
+    "encodings as doubles": hidden_by(column_with(2, LIST, listed(DOUBLE, b"\0" * 8))),
+    "a path as doubles": hidden_by(column_with(3, LIST, listed(DOUBLE, b"\0" * 8))),
+    "key values of a column as doubles": hidden_by(column_with(8, LIST, listed(DOUBLE, b"\0" * 8))),
+    "encodings of pages as doubles": hidden_by(column_with(13, LIST, listed(DOUBLE, b"\0" * 8))),
+    "sizes as doubles": hidden_by(column_with(16, STRUCT, Struct().field(2, LIST, listed(DOUBLE, b"\0" * 8)).end())),
+    "a text longer than 31 bits": hidden_by(Struct().i32(1, 1).field(6, TEXT, varint((1 << 32) + 1) + b"a")),
+    "a number of eleven bytes": hidden_by(Struct().field(1, I32, b"\x80" * 10 + b"\0")),
+}
+"""Footers whose schema pyarrow would read, and a check that believes what they say would not."""
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_footer_that_pyarrow_could_read_in_another_way_is_refused(name: str) -> None:
+    with pytest.raises(Malformed):
+        check_footer(HIDDEN[name])
+
+
+def test_the_same_footers_without_what_is_wrong_are_taken() -> None:
+    check_footer(footer_of(schema(levels=3)))
+    check_footer(Struct().i32(1, 1).field(5, LIST, b"\x00").items(2, STRUCT, [GROUP, LEAF]).end())
+
+
+CHILD = """
+import sys
+from headrace import rows
+from headrace.errors import DataError
+for path in sys.argv[2:]:
+    try:
+        print("rows", len(list(rows(f"parquet:{path}", cache_dir=sys.argv[1]))))
+    except DataError as error:
+        print(error)
+"""
+
+
+def test_no_such_footer_ends_the_process(tmp_path: Path) -> None:
+    """pyarrow before 26 dies of those that it reads."""
+    paths = []
+    deep = {
+        "as doubles": footer_of(schema(DOUBLE, 30_000)),
+        "under 65538": footer_of(schema(levels=30_000), field=b"\x09" + zigzag(65538)),
+    }
+    for name, footer in (HIDDEN | deep).items():
+        paths.append(tmp_path / f"{name}.parquet")
+        paths[-1].write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "data"), *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limited)
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
+    assert len(done.stdout.splitlines()) == len(paths)
+
+
+def limited() -> None:
+    """4 GiB of address space and no core file: set before Python starts."""
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def written(**options: object) -> bytes:
+    """The footer of a real file with every kind of list in it, without a full stop (in a path they part names)."""
+    table = pa.table(
+        {
+            "a": pa.array([[{"b": [1, 2], "c": "x"}]] * 3),
+            "m": pa.array([[("k", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
+            "d": pa.array([1, 2, 3], pa.decimal128(10, 2)),
+            "t": pa.array([1, 2, 3], pa.timestamp("us", "UTC")),
+        }
+    ).replace_schema_metadata({"k": "v"})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, sorting_columns=[pq.SortingColumn(0)], row_group_size=2, store_schema=False, **options)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data[-8 - int.from_bytes(data[-8:-4], "little") :]
+
+
+def by_change(footer: bytes, draw: random.Random) -> bytes:
+    changed = bytearray(footer)
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        at = draw.randrange(len(footer) - 8)
+        changed[at] = draw.choice(
+            (0x19, 0x1A, 0x1C, 0x15, 0x16, 0x09, 0x0C, 0x3C, 0x10, changed[at] ^ 1 << draw.randrange(8))
+        )
+    return bytes(changed).replace(b".", b"/")
+
+
+def by_cut(footer: bytes, draw: random.Random) -> bytes:
+    at, length = draw.randrange(len(footer) - 8), draw.randrange(1, 24)
+    more = draw.randrange(len(footer) - 8)
+    added = footer[more : more + length] if draw.random() < 0.5 else b""
+    body = footer[:at] + added + footer[at + (0 if added else length) : -8]
+    return body.replace(b".", b"/") + len(body).to_bytes(4, "little") + b"PAR1"
+
+
+@pytest.mark.parametrize("spoil", [by_change, by_cut])
+def test_what_the_check_takes_is_as_deep_as_it_says(spoil: Callable[[bytes, random.Random], bytes]) -> None:
+    """A footer with a few bytes changed is refused by the check, or by pyarrow, or both see the same depth."""
+    draw, both = random.Random(14), 0
+    for footer in (written(), written(use_dictionary=False, data_page_version="2.0")):
+        assert check_footer(footer) > 3
+        for _ in range(1500):
+            other = spoil(footer, draw)
+            try:
+                depth = check_footer(other)
+                meta = pq.read_metadata(pa.BufferReader(b"PAR1" + other))
+                paths = [meta.schema.column(c).path for c in range(meta.num_columns)]
+            except (Malformed, pa.ArrowException, OSError, UnicodeDecodeError):
+                continue
+            both += 1
+            assert max((path.count(".") + 1 for path in paths), default=0) <= depth
+    assert both > 100
