@@ -242,7 +242,7 @@ BUGS = (
     Bug(
         "token limit of each epoch",
         "counts start again with an epoch, and the limit is of the run",
-        (Edit(EPOCH, '[{**one, "tok": json.loads(old)["tok"]} for one, old', "[dict(one) for one, _"),),
+        (Edit(EPOCH, '[{**one, "tok": lane_of(old)["tok"]} for one, old', "[dict(one) for one, _"),),
         ("tests/test_limits.py::test_a_token_limit_counts_over_all_epochs",),
     ),
     Bug(
