@@ -27,7 +27,7 @@ MOST_AROUND = 256
 """Bytes that a model may put before or after a part of a word. Tokenizers in use have 4."""
 HARMLESS = 8
 """Times that no text is measured for, and that a text of any length may become longer."""
-ROOM = 1 << 20
+ROOM = 1 << 22
 """Bytes that a text may have after all rules where they make it more than `HARMLESS` times as long."""
 BATCH = 1 << 24
 """Bytes after all rules of texts that are tokenized together. The library takes about 80 times as much for them."""
@@ -111,14 +111,17 @@ def parts(tokenizer: tokenizers.Tokenizer, growth: Growth, texts: Sequence[str])
     found: list[Sequence[str]] = []
     start, total = 0, 0.0
     for i, (text, size) in enumerate(zip(texts, sizes, strict=True)):
-        most = max(ROOM, HARMLESS * size)
-        grown = _grown(tokenizer, growth, text, most)
-        if grown > most:
-            raise TooLong(
-                i,
-                f"has {len(text):,} characters in {size:,} bytes, of which the tokenizer's rules make more than "
-                f"{most:,}; cut the text, or take the Replace or Prepend out of the normalizer in its tokenizer.json",
-            )
+        grown = growth.times * size
+        if grown > ROOM:  # others need not be measured, which takes as long as the rules do
+            most = max(ROOM, HARMLESS * size)
+            grown = _grown(tokenizer, growth, text, most)
+            if grown > most:
+                raise TooLong(
+                    i,
+                    f"has {len(text):,} characters in {size:,} bytes, of which the tokenizer's rules make more than "
+                    f"{most:,}; cut the text, or take the Replace or Prepend out of the normalizer in its "
+                    f"tokenizer.json",
+                )
         if total + grown > BATCH and i > start:
             found.append(texts[start:i])
             start, total = i, 0
