@@ -93,6 +93,8 @@ def test_a_footer_that_pyarrow_could_read_in_another_way_is_refused(name: str) -
 
 def test_the_same_footers_without_what_is_wrong_are_taken() -> None:
     check_footer(footer_of(schema(levels=3)))
+    extended = Struct().i32(1, 1).items(2, STRUCT, [GROUP, LEAF]).field(32767, TEXT, b"\x03abc").end()
+    check_footer(extended)  # the format keeps this number for others
     check_footer(Struct().i32(1, 1).field(5, LIST, b"\x00").items(2, STRUCT, [GROUP, LEAF]).end())
 
 

@@ -157,3 +157,64 @@ def test_rows_recognise_a_moved_folder_too(tmp_path: Path, caplog: pytest.LogCap
             stage.load_state_dict(state, trust_moved=True)
         assert f"{new} is taken for {spec} of the checkpoint: trust_moved" in caplog.text
         assert [row.data["ids"] for row in stage] == rest
+
+
+# --- which entry is of which source
+
+
+def parts_of(path: Path, *names: str) -> list[headrace.Part]:
+    return [headrace.Part(source=f"jsonl:{path}", name=name, weight=1 + 2 * i) for i, name in enumerate(names)]
+
+
+def addresses(parts: list[headrace.Part], data: Path, state: State | None = None, steps: int = 1000) -> tuple[Any, Any]:
+    with headrace.load(parts, batch_size=1, shuffle=False, epochs=1, cache_dir=data) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        found = [str(batch.addresses[0]) for _, batch in zip(range(steps), loader, strict=False)]
+        return found, {"resume_state": loader.state_dict()["resume_state"]}
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("y", "x", "z")])
+def test_parts_over_the_same_files_have_an_entry_each(tmp_path: Path, names: tuple[str, ...]) -> None:
+    path, data = tmp_path / "s.jsonl", tmp_path / "data"
+    path.write_text("".join(json.dumps({"text": f"{i}"}) + "\n" for i in range(12)))
+    whole, _ = addresses(parts_of(path, *names), data)
+    given, state = addresses(parts_of(path, *names), data, steps=8)
+    assert len({entry["row_offset"] for entry in state["resume_state"]["datasets"]}) > 1
+    rest, _ = addresses(parts_of(path, *names), data, state)
+    assert sorted(given + rest) == sorted(whole)
+
+
+def test_more_or_fewer_parts_over_the_same_files_than_entries_are_refused(tmp_path: Path) -> None:
+    path, data = tmp_path / "s.jsonl", tmp_path / "data"
+    path.write_text("".join(json.dumps({"text": f"{i}"}) + "\n" for i in range(12)))
+    _, state = addresses(parts_of(path, "x", "y"), data, steps=5)
+    with pytest.raises(StateError, match="read by 3 parts and has 2 entries.*in the order of the parts"):
+        addresses(parts_of(path, "x", "y", "z"), data, state)
+    with headrace.rows(f"jsonl:{path}", cache_dir=data) as rows, pytest.raises(StateError, match="1 part and has 2"):
+        rows.load_state_dict(state)
+
+
+def rows_at(path: Path, data: Path, count: int) -> State:
+    with headrace.rows(f"jsonl:{path}", cache_dir=data) as rows:
+        for _ in range(count):
+            next(rows)
+        entry: State = rows.state_dict()["resume_state"]["datasets"][0]
+        return entry
+
+
+def test_moved_files_of_one_size_and_time_are_told_apart_by_their_names_or_not_at_all(tmp_path: Path) -> None:
+    old, new, data = tmp_path / "old", tmp_path / "new", tmp_path / "data"
+    old.mkdir()
+    for name in "abc":
+        (old / f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{name}{i}"}) + "\n" for i in range(9)))
+        os.utime(old / f"{name}.jsonl", (1e9, 1e9))
+    entries = [rows_at(old / "a.jsonl", data, 2), rows_at(old / "b.jsonl", data, 5)]
+    state = {"resume_state": {"datasets": entries}}
+    old.rename(new)
+    with headrace.rows(f"jsonl:{new}/b.jsonl", cache_dir=data) as rows:
+        rows.load_state_dict(state)
+        assert next(rows).data["text"] == "b5"
+    (new / "b.jsonl").rename(new / "x.jsonl")  # which could be either now
+    with headrace.rows(f"jsonl:{new}/x.jsonl", cache_dir=data) as rows, pytest.raises(StateError, match="has no entry"):
+        rows.load_state_dict(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -198,6 +199,28 @@ def test_the_hub_is_waited_for_where_transformers_asks_it_too(tmp_path: Path, fo
     with served(type("Handler", (AwayModel,), {"status": 503, "folder": folder, "asked": []})) as endpoint:
         line = run(code, **hub_env(endpoint, tmp_path), HEADRACE_RETRY_SECONDS="300").strip()
     assert line == EOS
+
+
+class WithoutTokenMap(OneModel):
+    """Has all files but an old one, for which it cannot be asked."""
+
+    def do_GET(self) -> None:
+        if self.path.endswith("special_tokens_map.json"):
+            self._answer(503, b"", {})
+        else:
+            super().do_GET()
+
+
+def test_a_file_of_the_old_kind_is_not_waited_for(tmp_path: Path, folder: Path) -> None:
+    """Where it is not in the cache and the Hub cannot be asked, as on a node without a network."""
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    del config["eos_token"]
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    with served(type("Handler", (WithoutTokenMap,), {"folder": model, "asked": []})) as endpoint:
+        line = run(OPEN, **hub_env(endpoint, tmp_path), HEADRACE_RETRY_SECONDS="300").strip()
+    assert re.fullmatch(r"[0-9a-f]{16}", line)
 
 
 def test_a_hub_that_stays_away_is_an_error_that_says_how_long_it_was_tried(tmp_path: Path) -> None:

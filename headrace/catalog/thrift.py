@@ -1,9 +1,9 @@
 """Structures of parquet files in thrift's compact form, read within bounds.
 
 pyarrow before 26 calls itself once for each level of columns inside each other, and so dies of a footer with many. The
-check of a footer is of use only where it finds the columns that pyarrow will find. pyarrow reads fields that it knows
-by what they should be, and passes over others by what they say they are. So the check knows the same fields, and
-refuses whatever it would not read in the same way.
+check of a footer is of use only where it finds the columns that pyarrow will find. pyarrow passes over fields that it
+does not know by what they say they are, and reads the items of lists that it knows by what they should be. So the check
+knows the same fields, and refuses those of other kinds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 MOST_DEPTH = 32
 """Structures and lists inside each other; a sound footer has eight."""
 MOST_FIELDS = 1000
-"""The highest number of a field; sound structures stay far below."""
+"""The highest number of a field; sound structures stay far below..."""
+EXTENSION = 32767
+"""...but for this one, which the format keeps for others to put their own into."""
 MOST_LEVELS = 100
 """Columns inside each other: as many as pyarrow 26 takes."""
 MOST_ITEMS = 2**31 - 1
@@ -163,7 +165,7 @@ def _begun(data: bytes, at: int, field: int, seen: int) -> tuple[int, int, int, 
     else:
         value, at = _varint(data, at + 1)
         field = value >> 1 ^ -(value & 1)
-    if not kind or not 0 < field <= MOST_FIELDS or seen >> field & 1:
+    if not kind or not (0 < field <= MOST_FIELDS or field == EXTENSION) or seen >> field & 1:
         # pyarrow would take it for the end, for another field, or for the later of two.
         raise Malformed(f"a field of kind {kind} with the number {field}, or twice")
     return kind, field, seen | 1 << field, at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.catalog.identity import Trust
@@ -34,13 +34,13 @@ def require_entries(sources: Sequence[Source], entries: Sequence[State], trust: 
     Local files in another folder are recognised by their names in it, sizes and times. With `trust.moved` the one
     source that is left has the one entry that is left.
     """
-    found = [find_entry(source, entries) for source in sources]
+    found = [_entry_by_place(i, sources, entries) for i in range(len(sources))]
     free = [entry for entry in entries if not any(entry is one for one in found)]
-    for i, source in enumerate(sources):
-        if found[i] is None:
-            found[i] = next((entry for entry in free if _is_moved_to(entry, source)), None)
-            free = [entry for entry in free if entry is not found[i]]
     left = [i for i, entry in enumerate(found) if entry is None]
+    for i, entry in _moved_entries({i: sources[i] for i in left}, free).items():
+        found[i] = entry
+        left.remove(i)
+        free = [other for other in free if other is not entry]
     if trust.moved and len(left) == len(free) == 1 and _same_kind(free[0], sources[left[0]]):
         found[left[0]] = free[0]
         here, there = shown(sources[left[0]], 1000), shown(free[0].get("spec"), 1000)
@@ -48,6 +48,34 @@ def require_entries(sources: Sequence[Source], entries: Sequence[State], trust: 
     elif left:
         raise StateError(_no_entry([sources[i] for i in left], entries, free, trust))
     return [entry for entry in found if entry is not None]
+
+
+def _entry_by_place(i: int, sources: Sequence[Source], entries: Sequence[State]) -> State | None:
+    """The entry that names the place of a source. Sources of one place have theirs in the same order."""
+    there = [entry for entry in entries if same_spec(entry.get("spec"), sources[i])]
+    here = [k for k, source in enumerate(sources) if same_spec(str(sources[i]), source)]
+    if there and len(there) != len(here):
+        raise StateError(
+            f"resume_state.datasets: {shown(sources[i])} is read by {len(here)} part{'s' * (len(here) > 1)} and has "
+            f"{len(there)} entr{'ies' if len(there) > 1 else 'y'}, so which one is of which part cannot be told; give "
+            f"one entry for each part, in the order of the parts; nothing was changed"
+        )
+    return there[here.index(i)] if there else None
+
+
+def _moved_entries(missing: Mapping[int, Source], free: Sequence[State]) -> dict[int, State]:
+    """Of sources without an entry, those whose files can be told to be an entry's, and no other's."""
+    found: dict[int, list[State]] = {}
+    for i, source in missing.items():
+        moved = [entry for entry in free if _is_moved_to(entry, source)]
+        named = [entry for entry in moved if _last_part(str(entry.get("spec"))) == _last_part(str(source))]
+        found[i] = named or moved
+    taken = [id(entry) for entries in found.values() for entry in entries]
+    return {i: one[0] for i, one in found.items() if len(one) == 1 and taken.count(id(one[0])) == 1}
+
+
+def _last_part(spec: str) -> str:
+    return spec.rpartition("/")[2]
 
 
 def _no_entry(missing: Sequence[Source], entries: Sequence[State], free: Sequence[State], trust: Trust) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from headrace.make.backends import is_failure
 
 if TYPE_CHECKING:
     import tokenizers
+
+log = logging.getLogger("headrace")
 
 FILE, CONFIG, TOKEN_MAP = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 INSTALL = "pip install 'headrace[tokenizers]'"
@@ -88,8 +91,10 @@ def _ask_hub(what: str, name: str, file: str, commit: str | None) -> Path | None
             f"`hf auth login` if it is private"
         ) from error
     except errors.LocalEntryNotFoundError as error:
-        if constants.HF_HUB_OFFLINE and file == TOKEN_MAP:
-            return None  # an older form of what the other file says
+        if file == TOKEN_MAP:  # an older form of what the other file says: not worth a wait
+            if not constants.HF_HUB_OFFLINE:
+                log.warning("%s: %s is not in the cache, and the Hub cannot be asked: it goes without", what, file)
+            return None
         why = f"{file} is not in the cache, and the Hub cannot be asked ({shown(error)})"
         raise (Broken(why) if _may_heal(error) else Unreachable(f"{what}: {why}")) from error
     except errors.EntryNotFoundError:

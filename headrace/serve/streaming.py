@@ -240,7 +240,11 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         return Shared(closed_at_exit(self._given_by(worker.id, worker.num_workers, asked)), self._turn)
 
     def _refuse_read_ahead(self, what: str) -> None:
-        self._ahead.refuse(what, "use loader(batch_size) and iterate over it as it is: its state is exact")
+        way_out = (
+            "load a state that was saved before, or make the dataset again, and from then on iterate over its "
+            "loader(batch_size) as it is: its state is exact"
+        )
+        self._ahead.refuse(what, way_out)
 
     def _given(self) -> Generator[dict[str, Any]]:
         """In the trainer's process."""
