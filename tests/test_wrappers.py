@@ -414,9 +414,7 @@ def test_samples_under_accelerate_refuse_a_state_and_a_loop_after_one_that_was_l
         lambda: next(iter(data)),
     ]
     for ask in asks:
-        with pytest.raises(
-            StateError, match=r"DataLoaderShard reads 1 batch ahead.*make the dataset again"
-        ):
+        with pytest.raises(StateError, match=r"DataLoaderShard reads 1 batch ahead.*make the dataset again"):
             ask()
     assert not (tmp_path / "state.json").exists()
 
