@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from pathlib import Path
 from types import FrameType
@@ -11,9 +13,12 @@ import pytest
 
 from headrace import rows
 from headrace.catalog import index
-from headrace.catalog.footer import GroupRows, read_footer
+from headrace.catalog.footer import GroupRows, footer_bytes, parse_footer, read_footer
+from headrace.catalog.local import LocalOrigin
+from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
 from headrace.errors import HeadraceError, SpecError, StateError, Unreachable
+from headrace.fetch.memory import MemoryBudget, MemoryUse
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.pool import Pool
 from headrace.fetch.rows import Rows
@@ -221,3 +226,49 @@ def test_rows_with_large_values_need_the_memory_of_a_few_not_of_a_row_group(tmp_
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) / 1024 < 220, "300 MB lie in the row group"
+
+
+# --- what goes while a loop runs
+
+
+def calls_when_forgotten(held: dict[str, Any], name: str) -> list[str]:
+    """Functions of Python that run then: an interrupt that comes in one of them is lost."""
+    found: list[str] = []
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            found.append(f"{frame.f_code.co_filename}: {frame.f_code.co_name}")
+
+    gc.collect()
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        del held[name]
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_what_goes_during_a_run_runs_no_code_in_which_an_interrupt_would_be_swallowed(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "in", [[10]])[0]
+    stat = path.stat()
+    shard = Shard(str(path), stat.st_size, str(stat.st_mtime_ns), LocalOrigin())
+    held: dict[str, Any] = {
+        "memory": MemoryUse(10),
+        "footer": parse_footer(shard, footer_bytes(shard)),
+        "file": PlainFile(path),
+    }
+    held["file"].close()
+    for name in list(held):
+        assert calls_when_forgotten(held, name) == [], name
+
+
+def test_what_is_forgotten_is_not_counted_and_not_open(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "in", [[10]])[0]
+    opened, used = PlainFile(path), MemoryUse(10)
+    number, before = opened._fd, MemoryBudget(100).in_use()
+    del opened, used
+    gc.collect()
+    assert MemoryBudget(100).in_use() == before - 10
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from headrace.catalog.lines import LFS_POINTER
 from headrace.catalog.schemas import Schema
@@ -32,9 +32,11 @@ BOUNDED = 26
 SAMPLED = 16
 """Row groups whose column sizes are looked at; they stand for the others."""
 
-_PARSED: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_PARSED: dict[str, ref[Any]] = {}
 """Footers that somebody holds, all of them sound, by their digests. Of 50,000 row groups one takes 100 MB, and each
-lane has a reader of its own."""
+lane has a reader of its own.
+
+Not a WeakValueDictionary: it runs Python code when a footer goes, and swallows an interrupt that comes meanwhile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,12 +134,13 @@ def parse_footer(shard: Shard, footer: bytes, *, sound: str = "") -> Any:
     """pyarrow's FileMetaData. It is shared by all that hold it, and to be held as long as it is in use. `sound`: the
     digest of a footer that is known to be sound; any other one is looked at."""
     digest = digest_of(footer)
-    meta = _PARSED.get(digest)
+    known = _PARSED.get(digest)
+    meta = None if known is None else known()
     if meta is None:
         meta = _parsed(shard, footer)
         if digest != sound:
             require_sound(shard, meta)
-        meta = _PARSED.setdefault(digest, meta)
+        _PARSED[digest] = ref(meta, partial(_PARSED.pop, digest))
     return meta
 
 

@@ -6,9 +6,8 @@ import difflib
 import errno
 import os
 import stat
-import sys
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -53,9 +52,20 @@ class PlainBytes(ABC):
     def check(self) -> None:
         """Raise `Changed` when the user's file is not the one that was opened."""
 
-    @abstractmethod
+    _fd = -1
+
+    def _hold(self, fd: int) -> None:
+        """Keep a descriptor until we are closed, or forgotten. Not by `__del__`: that would run after each close() too,
+        and an interrupt that comes while it runs is swallowed."""
+        self._fd = fd
+        self._forgotten = weakref.finalize(self, os.close, fd)
+        self._forgotten.atexit = False
+
     def close(self) -> None:
         """Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0 and self._forgotten.detach() is not None:
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -63,20 +73,15 @@ class PlainBytes(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_exiting():  # then the names that close() needs may be gone, and the process closes all files
-            self.close()
-
 
 class PlainFile(PlainBytes):
     """A regular file, read where it lies."""
 
-    _fd = -1
-
     def __init__(self, path: str | Path, *, label: str | None = None, signature: Signature | None = None) -> None:
         self.path = Path(path)
         self.label = shown(path if label is None else label)
-        self._fd, self.signature = open_regular(self.path, self.label)
+        fd, self.signature = open_regular(self.path, self.label)
+        self._hold(fd)
         self.size = self.signature.size
         if signature is not None:
             require_same(self.label, signature, self.signature)
@@ -111,11 +116,6 @@ class PlainFile(PlainBytes):
         self._require(Signature.of(found))
         if read_exactly(self._fd, self.size, self.size + 1, self.label):
             raise Changed(f"{self.label} changed while reading: it goes on after its size of {self.size} bytes")
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
     def _require(self, found: Signature) -> None:
         if found != self.signature:

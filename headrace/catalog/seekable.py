@@ -71,11 +71,10 @@ def seekable_shard(path: Path, signature: Signature, cap: int | None = None) -> 
 class SeekableFile(PlainBytes):
     """The plain bytes of a rewritten file."""
 
-    _fd = -1
-
     def __init__(self, path: Path, original: Path, signature: Signature, label: str) -> None:
         self.path, self.original, self.signature, self.label = path, original, signature, label
-        self._fd, found = open_regular(path, shown(path))
+        fd, found = open_regular(path, shown(path))
+        self._hold(fd)
         self._starts, self.size = self._read_table(found.size)
         self._last = (-1, b"")
 
@@ -93,11 +92,6 @@ class SeekableFile(PlainBytes):
     def check(self) -> None:
         with PlainFile(self.original, label=self.label) as now:
             require_same(self.label, self.signature, now.signature)
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
     def _block(self, number: int) -> bytes:
         import zstandard

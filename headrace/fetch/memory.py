@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from itertools import count
+from weakref import ref
 
-_IN_USE: dict[int, int] = {}
-"""Bytes by the object that counts them. Each change is a single step of the interpreter, so threads need no lock."""
+_USES: dict[int, ref[MemoryUse]] = {}
+"""All that count, by their numbers."""
+_numbers = count()
 
-os.register_at_fork(after_in_child=_IN_USE.clear)
+os.register_at_fork(after_in_child=_USES.clear)
 
 
 class MemoryUse:
-    """Some bytes that are in memory, or will be in a moment, until they are released."""
+    """Some bytes that are in memory, or will be in a moment, until they are released or forgotten."""
 
     def __init__(self, nbytes: int = 0) -> None:
-        self.change(nbytes)
+        self.nbytes, number = nbytes, next(_numbers)
+        # What is called when we are forgotten is C through and through. An interrupt that comes while Python code runs
+        # there, or in a `__del__`, is swallowed.
+        _USES[number] = ref(self, partial(_USES.pop, number))
 
     def change(self, nbytes: int) -> None:
-        _IN_USE[id(self)] = nbytes
+        self.nbytes = nbytes
 
     def release(self) -> None:
-        _IN_USE.pop(id(self), None)
-
-    def __del__(self, in_use: dict[int, int] = _IN_USE) -> None:
-        in_use.pop(id(self), None)  # the default outlives this module's names when the interpreter ends
+        self.nbytes = 0
 
 
 class MemoryBudget:
@@ -43,4 +47,4 @@ class MemoryBudget:
         return min(self.nbytes // 2, self.nbytes + self.nbytes // 2 - self.in_use())
 
     def in_use(self) -> int:
-        return sum(list(_IN_USE.values()))
+        return sum(use.nbytes for one in list(_USES.values()) if (use := one()) is not None)
