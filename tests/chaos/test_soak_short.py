@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,23 @@ def soak(folder: Path, *more: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads((folder / "soak.json").read_text()), done.stdout
 
 
+LEAKS = {"nothing": (), **{where: ("--leak", where, "--leak-mb", str(LEAK_MB)) for where in ("trainer", "worker")}}
+
+
+@pytest.fixture(scope="module")
+def soaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, dict[str, Any], str]]:
+    """By what leaks. They mostly wait, so they run at the same time."""
+    with ThreadPoolExecutor(len(LEAKS)) as pool:
+        begun = {
+            name: pool.submit(soak, tmp_path_factory.mktemp(name), "--jobs", "rows-stay", *leak)
+            for name, leak in LEAKS.items()
+        }
+        return {name: run.result() for name, run in begun.items()}
+
+
 @pytest.mark.timeout(300)
-def test_a_job_that_keeps_nothing_passes(tmp_path: Path) -> None:
-    code, report, said = soak(tmp_path, "--jobs", "rows-stay")
+def test_a_job_that_keeps_nothing_passes(soaks: dict[str, tuple[int, dict[str, Any], str]]) -> None:
+    code, report, said = soaks["nothing"]
     assert report["problems"] == []
     assert code == 0, said
     assert [line["process"] for line in report["lines"]] == ["trainer", "worker 1", "worker 2"]
@@ -40,8 +55,10 @@ def test_a_job_that_keeps_nothing_passes(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("where", ["trainer", "worker"])
-def test_a_leak_is_found_in_the_process_that_has_it(tmp_path: Path, where: str) -> None:
-    code, report, said = soak(tmp_path, "--jobs", "rows-stay", "--leak", where, "--leak-mb", str(LEAK_MB))
+def test_a_leak_is_found_in_the_process_that_has_it(
+    soaks: dict[str, tuple[int, dict[str, Any], str]], where: str
+) -> None:
+    code, report, said = soaks[where]
     assert code == 1
     assert f"PROBLEM: rows-stay: {where}" in said
     assert any(
