@@ -256,7 +256,7 @@ def test_the_worst_tokenizer_that_is_opened_stays_within_twice_its_budget(
 @pytest.mark.alone
 def test_a_text_that_would_grow_to_gigabytes_is_refused_before_it_does(made: Callable[[dict[str, Any]], Path]) -> None:
     _, taken, said = memory_of(made({"normalizer": replace("a", "b" * 4000)}), ["short", "a" * 10_000_000])
-    assert taken < 2 * BUDGET
+    assert taken < 1 << 29  # it is refused before the rules are run on all of it
     assert len(said) == 2
     for line in said:
         assert (
