@@ -46,6 +46,12 @@ def taken(state: Any) -> int:
     return sum(lane["tok"][0] for lane in json.loads(state["lanes"]))
 
 
+def counted_in(state: Any) -> dict[str, list[int]]:
+    """Over all lanes: tokens that count as given, and what the mix owes each source."""
+    lanes = json.loads(state["lanes"])
+    return {key: [sum(values) for values in zip(*(lane[key] for lane in lanes), strict=True)] for key in ("tok", "mix")}
+
+
 def waiting(state: Any) -> int:
     """Tokens of the first source that were taken and are held for a later sequence."""
     pieces = [piece for lane in json.loads(state["lanes"]) for piece in [*lane["held"], *lane["rest"]]]
@@ -133,6 +139,22 @@ def recipe_and_data(run: dict[str, Any], **fields: Any) -> tuple[Recipe, list[Da
     parts = [part(data[0], tokens=run["limit"]), part(data[1])]
     mix = Mix(by=run["by"])
     return recipe_of(data, parts=parts, shuffle=run["shuffle"], batch_size=2, mix=mix, pack=pack, **fields), data
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 7])
+def test_a_re_deal_shares_out_all_that_was_counted(ranks: int) -> None:
+    data = several([[[40]], [[40]]], [[5, 9, 14], [9, 3]])
+    parts = [part(data[0], tokens=400), part(data[1])]
+    recipe = recipe_of(data, parts=parts, batch_size=2, mix=Mix(by="tokens"), pack=packed(16, method="concat"))
+    first, remainders = Ranks(recipe, data, (2, 0)), set()
+    for _ in range(8):
+        first.steps(1)
+        state = first.state()
+        remainders.add(taken(state) % ranks)
+        dealt = Ranks(recipe, data, (ranks, 0), state).state()
+        assert len(json.loads(dealt["lanes"])) == ranks
+        assert counted_in(dealt) == counted_in(state)
+    assert remainders != {0}, "none is left over, so rounding down would lose none"
 
 
 @settings(max_examples=30, deadline=None)
