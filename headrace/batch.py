@@ -48,7 +48,10 @@ class Batch(dict[str, Any]):
     m: int = -1
     """The number of the micro-batch in the run."""
     receipt: bytes = b""
-    """The state right after this batch; taken out before the trainer sees it."""
+    """The state of its lane right after this batch."""
+    receipts: dict[int, bytes]
+    """...by its lane; and those of lanes that were over and passed by before it. Taken out before the trainer sees
+    it."""
     _rows: tuple[tuple[str, int, str, int], ...] = ()
     _pieces: tuple[tuple[tuple[str, int, str, int, int, int, int], ...], ...] | None = None
 

@@ -132,6 +132,68 @@ def test_a_rank_whose_step_fails_and_is_tried_again_ends_with_the_others(
 
 
 @pytest.mark.parametrize("tail", ["pad", "wrap", "drop"])
+@pytest.mark.parametrize("kind", [*COUNTED, *NOT_COUNTED, "last documents empty"])
+def test_a_run_that_resumes_near_the_end_of_an_epoch_has_as_many_steps_as_one_that_was_not_stopped(
+    kind: str, tail: str
+) -> None:
+    """The steps that only fill slots too: a trainer counts them, and makes a step of its optimizer for each."""
+    data = several(SHAPES, ((9, 0, 0), (0, 0, 4)))
+    recipe = recipe_of(data, tail=tail, batch_size=1, pack=packed(40, method="none"), epochs=1)
+    if kind != "last documents empty":
+        recipe, data = made((COUNTED | NOT_COUNTED)[kind], tail)
+    for lanes, ranks in ((4, 2), (6, 3), (6, 6)):
+        run = Ranks(recipe, data, (ranks, 0), lanes=lanes)
+        states, steps = [run.state()], []
+        while batches := run.step():
+            steps.append([(batch.m, batch.pad) for batch in batches])
+            states.append(run.state())
+        then = keys(run.steps())
+        for step in range(max(0, len(steps) - 2 * lanes // ranks - 3), len(steps) + 1):
+            again = Ranks(recipe, data, (ranks, 0), states[step])
+            found = [(batch.m, batch.pad) for batch in again.steps()]
+            assert found == [place for one in steps[step:] for place in one], (lanes, ranks, step, len(steps))
+            assert keys(again.steps()) == then
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_ranks_that_go_on_from_one_rank_and_are_stopped_again_have_as_many_steps(tail: str) -> None:
+    """One rank passes by what only fills slots; the ranks after it do not."""
+    data = several([[[9, 8, 7]]], ((9, 0, 0, 0),))
+    recipe = recipe_of(data, tail=tail, batch_size=1, pack=packed(16), epochs=1)
+    tried = 0
+    for lanes in (4, 6, 12):
+        total = len(state_at(recipe, data, lanes, 10_000)[1])
+        for ranks in divisors(lanes)[1:]:
+            for m in range(max(0, total - 4), total):
+                run = Ranks(recipe, data, (ranks, 0), state_at(recipe, data, lanes, m)[0])
+                states, steps = [run.state()], []
+                while batches := run.step():
+                    steps.append([(batch.m, batch.pad) for batch in batches])
+                    states.append(run.state())
+                for step, state in enumerate(states):
+                    found = [(batch.m, batch.pad) for batch in Ranks(recipe, data, (ranks, 0), state).steps()]
+                    assert found == [place for one in steps[step:] for place in one], (lanes, ranks, m, step)
+                    tried += 1
+    assert tried > 50
+
+
+def test_a_lane_that_a_skipped_step_emptied_stays_empty_after_a_resume() -> None:
+    """What it looked for and did not find is in the state of the batch after it, on one rank too."""
+    data = several([[[5, 4]]], ((3,),))
+    fields: dict[str, Any] = {"batch_size": 4, "pack": packed(16, slack=1), "epochs": 1, "shuffle": False}
+    recipe = recipe_of(data, skip=Skip(steps=(0, 1, 4, 5)), **fields)
+    straight = Ranks(recipe, data, (1, 0), lanes=3)
+    states, given = [straight.state()], []
+    while batches := straight.step():
+        given += batches
+        states.append(straight.state())
+    assert given
+    for step, state in enumerate(states):
+        assert keys(Ranks(recipe, data, (1, 0), state).steps()) == keys(given[step:]), step
+        assert verified(state, data).all_problems() == []
+
+
+@pytest.mark.parametrize("tail", ["pad", "wrap", "drop"])
 @pytest.mark.parametrize("kind", COUNTED)
 def test_what_filled_slots_past_the_end_does_not_make_an_epoch_longer(kind: str, tail: str) -> None:
     recipe, data = made(COUNTED[kind], tail)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import pickle
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.utils.data
-from near import NearPeers, Votes
+from near import NearPeers, NearVote, Votes
 from serving import ALL_TOKENS, UIDS, loader_of, seen, tokens_in, uids_in, write_rows
 from streaming import World
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import headrace
 from headrace.batch import Batch
-from headrace.errors import SpecError, StateError
+from headrace.errors import DataError, SpecError, StateError
 from headrace.serve.dataset import LaneDataset
+from headrace.serve.lane import Lane
 from headrace.serve.loader import Loader
 
 pytestmark = [
@@ -172,6 +178,165 @@ def test_ranks_that_must_agree_do_so_in_this_process(pattern: str, tail: str, mo
     assert [[seen(batch) for batch in step] for step in found] == [[seen(batch) for batch in step] for step in wanted]
     if tail == "pad":
         assert sorted(tokens_in([batch for step in found for batch in step])) == ALL_TOKENS
+
+
+class WaitingPeers(NearPeers):
+    """Of a rank that has a thread of its own: an answer is waited for, as it is over a network."""
+
+    def ask(self, number: int) -> NearVote:
+        return WaitingVote(*super().ask(number))
+
+
+class WaitingVote(NearVote):
+    def answer(self) -> int:
+        deadline = time.monotonic() + 30
+        while len(self.asked) < self.ranks and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return super().answer()
+
+
+def in_threads(loaders: list[Loader], run: Callable[[Loader, int], Any]) -> list[Any]:
+    """What `run` gives for each rank; each has a thread of its own."""
+    votes = Votes()
+    votes.asked = [[] for _ in range(1000)]  # there before threads come
+    for loader in loaders:
+        loader._peers = WaitingPeers(votes, len(loaders))  # type: ignore[assignment]
+    with ThreadPoolExecutor(len(loaders)) as threads:
+        return list(threads.map(run, loaders, range(len(loaders))))
+
+
+def some(batches: Any, steps: int = 1000) -> list[Any]:
+    """So many batches: the number of each, whether it only fills a step, and what is in it."""
+    return [(batch.m, batch.pad, seen(batch)) for _, batch in zip(range(steps), batches, strict=False)]
+
+
+def stop_after(steps: int, loader: Loader, rank: int) -> None:
+    assert len(some(loader, steps)) == steps
+
+
+KINDS = [("tokens", tail, ranks) for tail in ("drop", "pad", "wrap") for ranks in (1, 3)]
+KINDS += [("rows", tail, ranks) for tail in ("drop", "pad") for ranks in (1, 3)]
+
+
+@pytest.mark.parametrize(("kind", "tail", "ranks"), KINDS)
+def test_a_dataset_that_resumes_has_as_many_steps_as_one_that_was_not_stopped(
+    pattern: str, kind: str, tail: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank has a state of its own lanes only: what the others said before it was saved, they say again. In a later
+    epoch too, wherever the dataset stands that gets the state."""
+    monkeypatch.setattr("headrace.serve.epoch.group_is_up", lambda: True)
+
+    def loaders() -> list[Loader]:
+        return ranks_of(kind, pattern, ranks, tail=tail, lanes=6)
+
+    def whole(loader: Loader, rank: int) -> list[list[Any]]:
+        found = []
+        for epoch in range(3):
+            loader.dataset.set_epoch(epoch)
+            found.append(some(loader.dataset))
+        return found
+
+    epochs = in_threads(loaders(), whole)
+    steps = [len(given) for given in epochs[0]]
+    cuts = [(0, 1), *((0, cut) for cut in range(steps[0] - 6, steps[0])), (1, 1), (1, 5), (1, steps[1] - 2)]
+    for epoch, cut in cuts:
+
+        def begin(loader: Loader, rank: int, epoch: int = epoch, cut: int = cut) -> tuple[list[Any], Any]:
+            for before in range(epoch):
+                some(loader.dataset)
+                loader.dataset.set_epoch(before + 1)
+            torchs = StatefulDataLoader(loader.dataset, batch_size=None)
+            return some(torchs, cut), torchs.state_dict()
+
+        begun = in_threads(loaders(), begin)
+        for stands in (0, epoch, 3) if epoch else (0,):
+
+            def go_on(loader: Loader, rank: int, stands: int = stands, begun: list[Any] = begun) -> list[Any]:
+                loader.dataset.set_epoch(stands)
+                torchs = StatefulDataLoader(loader.dataset, batch_size=None)
+                torchs.load_state_dict(begun[rank][1])
+                return [*begun[rank][0], *some(torchs)]
+
+            assert in_threads(loaders(), go_on) == [given[epoch] for given in epochs], (epoch, cut, stands)
+
+
+def test_a_dataset_of_other_lanes_refuses_a_state_of_lanes_that_were_dealt_anew(pattern: str) -> None:
+    (loader,) = ranks_of("rows", pattern, 1, lanes=4)
+    assert len(some(loader, 6)) == 6
+    fresh, dealt = (ranks_of("rows", pattern, 3)[0] for _ in range(2))
+    dealt.load_state_dict(loader.state_dict())  # 3 ranks do not divide 4 lanes
+    torchs = StatefulDataLoader(dealt.dataset, batch_size=None)
+    wanted = some(torchs)
+    assert some(torchs, 3) == wanted[:3]
+    state = torchs.state_dict()
+    torchs.load_state_dict(state)
+    assert some(torchs) == wanted[3:]
+    torchs = StatefulDataLoader(fresh.dataset, batch_size=None)
+    torchs.load_state_dict(state)
+    with pytest.raises(StateError, match="dealt anew for another number of ranks; load the state of the headrace"):
+        next(iter(torchs))
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+@pytest.mark.parametrize("what", ["a copy", "a dataset"])
+def test_what_is_taken_of_a_loader_in_the_middle_ends_at_the_same_step_on_every_rank(
+    pattern: str, what: str, tail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank knows then where its own lanes are, and where those of others were when it resumed."""
+    monkeypatch.setattr("headrace.serve.epoch.group_is_up", lambda: True)
+
+    def loaders() -> list[Loader]:
+        return ranks_of("tokens", pattern, 3, tail=tail, lanes=6)
+
+    whole = in_threads(loaders(), lambda loader, rank: some(loader))
+    steps = len(whole[0])
+    for cut in range(steps - 5, steps):
+        stopped = loaders()
+        in_threads(stopped, partial(stop_after, cut))
+        state = headrace.merge_states([loader.state_dict(gather=False) for loader in stopped])
+        for more in range(1, steps - cut):
+
+            def run(loader: Loader, rank: int, state: Any = state, more: int = more) -> list[Any]:
+                loader.load_state_dict(state)
+                found = some(loader, more)
+                peers, loader._peers = loader._peers, None
+                copied = copy.deepcopy(loader)
+                loader._peers = copied._peers = peers
+                return [*found, *some(copied if what == "a copy" else loader.dataset)]
+
+            assert in_threads(loaders(), run) == [given[cut:] for given in whole], (cut, more, steps)
+
+
+def test_what_fills_a_slot_and_fails_is_tried_again_and_counts_once(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.serve.epoch.group_is_up", lambda: True)
+    whole = in_threads(ranks_of("tokens", pattern, 3, lanes=6), lambda loader, rank: some(loader.dataset))
+    real, failed = Lane._filler, set[Any]()
+
+    def filler(self: Lane) -> Batch:
+        if (self.number, self._given) in failed:
+            return real(self)
+        failed.add((self.number, self._given))
+        raise DataError("not now")
+
+    def run(loader: Loader, rank: int) -> list[Any]:
+        batches = iter(loader.dataset)
+        found: list[Any] = []
+        while True:
+            try:
+                batch = next(batches)
+            except DataError:
+                continue
+            except StopIteration:
+                return [found, loader.dataset.state_dict()]
+            found.append((batch.m, batch.pad, seen(batch)))
+
+    monkeypatch.setattr(Lane, "_filler", filler)
+    runs = in_threads(ranks_of("tokens", pattern, 3, lanes=6), run)
+    assert [found for found, _ in runs] == whole
+    lanes = [json.loads(lane) for _, state in runs for lane in json.loads(state["lanes"]).values()]
+    assert len(failed) == sum(lane["z"] for lane in lanes) == sum(pad for found in whole for _, pad, _ in found) > 0
 
 
 def test_ranks_that_must_agree_and_cannot_are_told(pattern: str) -> None:

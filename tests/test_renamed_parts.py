@@ -412,7 +412,9 @@ def test_a_part_that_was_taken_out_comes_back_to_its_place(
         middle = run.state()
         assert [fact["name"] for fact in json.loads(middle["sources"])] == [one.spec for one in data]
         ledger.add(run.steps(2))
-        ledger.add(Ranks(whole, data, topologies[0], run.state()).steps())
+        state = run.state()
+        if state["epoch"] == 0:  # not ended with those two
+            ledger.add(Ranks(whole, data, topologies[0], state).steps())
         ledger.assert_only(0)
 
 

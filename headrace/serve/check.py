@@ -10,6 +10,7 @@ from headrace.make.faults import places_in
 from headrace.mix.turns import MODALITIES, UNLIMITED
 from headrace.sequence.pack import TO_THE_END
 from headrace.serve.lane import Lane
+from headrace.serve.lane_state import OVER_LATE
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.state import Saved
 from headrace.stage import State
@@ -73,7 +74,7 @@ def check_turns(saved: Saved, states: Sequence[State], pipeline: Pipeline) -> No
                 f"lanes: lane {number}: n: it gave {n} micro-batches, and from m_plan={saved.m_plan} to m={saved.m} "
                 f"{due} were its turn; nothing was changed"
             )
-        if z > (n if state["o"] else 0):
+        if z > (n if state["o"] else 0) or (not z and state["o"] == OVER_LATE):
             raise StateError(
                 f"lanes: lane {number}: z: {z} micro-batches after its end, where it gave {n} and is "
                 f"{'' if state['o'] else 'not '}over; nothing was changed"
@@ -187,8 +188,8 @@ def _check_numbers(number: int, state: State, num_sources: int) -> None:
         if len(state[name]) != num_sources:
             raise _wrong(number, name, f"{num_sources} entries, one for each source,", state)
     for name in ("n", "o", "z"):
-        if not _is_whole(state[name], 2 if name == "o" else MOST):
-            raise _wrong(number, name, "0 or 1" if name == "o" else "a whole number from 0 on", state)
+        if not _is_whole(state[name], 3 if name == "o" else MOST):
+            raise _wrong(number, name, "0, 1 or 2" if name == "o" else "a whole number from 0 on", state)
     if not all(_is_whole(x, MOST) for x in state["tok"]):
         raise _wrong(number, "tok", "numbers of tokens", state)
     if not all(type(x) is int and abs(x) < 1 << 200 for x in state["mix"]):

@@ -202,10 +202,28 @@ class LaneDataset(IterableDataset[Batch]):
         job = job_of(place, run, number, workers)
         if self._loaded is None:
             return job, place
-        if self._loaded["epoch"] != place.epoch:
-            place = epoch_start(self._pipeline, place, self._loaded["epoch"])
-        place = replace(place, m_epoch=self._loaded.get("m_epoch", place.m_epoch))
-        return self._moved(job, self._loaded), place
+        return self._moved(job, self._loaded), self._place_of(self._loaded)
+
+    def _place_of(self, state: State) -> Place:
+        """The place of the run that a worker's state is of."""
+        place, pipeline = self._place, self._pipeline
+        if state["epoch"] != place.epoch:
+            place = epoch_start(pipeline, place, state["epoch"])
+        begun = state.get("m_epoch", place.m_epoch)
+        if pipeline.is_endless:
+            return replace(place, m_epoch=begun)
+        plan = state.get("m_plan", place.m_plan if begun == place.m_epoch else begun)
+        if plan == place.m_plan:
+            return place
+        if plan != begun or place.m_plan != place.m_epoch:
+            raise StateError(
+                f"this state is of lanes that began at m={plan}, and those of this loader began at m={place.m_plan}: "
+                f"one of the two was dealt anew for another number of ranks; load the state of the headrace.Loader "
+                f"that the dataset came from first, or iterate over headrace.Loader, whose states go anywhere"
+            )
+        # As many micro-batches later, or earlier: how long the epochs before it are is not always known here.
+        later = begun - place.m_epoch
+        return replace(place, m=place.m + later, m_plan=plan, m_epoch=begun)
 
     def _moved(self, job: Job, state: State) -> Job:
         found = {int(lane): one.encode() for lane, one in json.loads(state["lanes"]).items()}
@@ -252,6 +270,7 @@ class LaneDataset(IterableDataset[Batch]):
             "epoch": place.epoch,
             "m": m,
             "m_epoch": place.m_epoch,
+            "m_plan": place.m_plan,
             "lanes": texts,
         }
 
@@ -260,7 +279,7 @@ class LaneDataset(IterableDataset[Batch]):
         try:
             lanes = json.loads(state["lanes"])
             fits = state["format"] == FORMAT and isinstance(state["of"], str)
-            numbers = [state["m"], state["epoch"], state.get("m_epoch", 0)]
+            numbers = [state["m"], state["epoch"], state.get("m_epoch", 0), state.get("m_plan", 0)]
             fits = fits and all(type(number) is int and number >= 0 for number in numbers)
             fits = fits and all(lane.isdecimal() and isinstance(lane_of(one), dict) for lane, one in lanes.items())
         except (KeyError, TypeError, ValueError, AttributeError):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import SpecError
 from headrace.run import Run
-from headrace.serve.lane_state import canonical, lane_of
+from headrace.serve.lane_state import OVER_LATE, canonical, lane_of
 from headrace.serve.peers import Peers, Vote, group_is_up
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.redeal import rows_left
@@ -46,15 +46,16 @@ class Ending:
     ) -> None:
         """`steps`: of an epoch, where that was set."""
         self._ranks, self._drop = pipeline.run.world_size, pipeline.recipe.tail == "drop"
-        self._lanes, self._plan, self._first = len(place.lanes), place.m_plan, place.m
+        self._lanes, self._plan = len(place.lanes), place.m_plan
         self._of = place.epoch, place.m_epoch, place.m_plan
         self._finite, self._is_sized = not pipeline.is_endless, is_sized(pipeline)
         self.last: int | None = None
         """The first micro-batch that is not given any more, where that is known beforehand."""
         self.end: int | None = None
         """The first micro-batch that no lane has any more, once that is known."""
-        self._votes: dict[int, Vote] | None = None
-        """By the micro-batch that they are about: a step that failed and is tried again is not voted on twice."""
+        self._votes: dict[int, Vote | Settled] | None = None
+        """By the micro-batch that they are about: a step that failed and is tried again is not voted on twice. With
+        those of the steps before a resume, which a run that was not stopped would still have to read."""
         if steps is not None:
             self.last = place.m_epoch + steps * self._ranks
         elif self._finite and self._is_sized:
@@ -69,40 +70,50 @@ class Ending:
                     f"steps_per_epoch"
                 )
             self._votes, self._peers = {}, peers
-            self._known = GOING
-            """What all ranks know from the start: with a tail that is filled up, they fill slots until votes are read,
-            resumed or not."""
-            if self._drop:
-                states = [lane_of(lane) for lane in place.lanes]
-                going = {lane for lane, state in enumerate(states) if not state["o"]}
-                self._known = self._word(going, {lane: num_given(state) for lane, state in enumerate(states)})
+            if place.is_whole:
+                states = dict(enumerate(map(lane_of, place.lanes)))
+                given = {lane: num_given(state) for lane, state in states.items()}
+                over = {lane: self.over_at(lane, state, place.m) for lane, state in states.items() if state["o"]}
+                for m in range(place.m - VOTES_BEHIND * self._ranks, place.m, self._ranks):
+                    self._votes[m] = Settled(self._word(m, given, over))
 
     def is_of(self, place: Place) -> bool:
         """Whether it is the end of the epoch that this place is in."""
         return self._of == (place.epoch, place.m_epoch, place.m_plan)
 
-    def is_here(self, m: int, going: Set[int], given: Mapping[int, int]) -> bool:
-        """`m`: the first micro-batch of the step to come. Of this rank's lanes: those that are not over, and what each
-        has given, without what only filled its slots."""
+    def over_at(self, lane: int, state: State, m: int) -> int:
+        """The micro-batch with which a lane that is over was found to be. `m`: the one that comes next."""
+        if state["o"] == OVER_LATE:  # what fills its slots comes in each of them since then
+            last = m - 1 - (m - 1 - lane) % self._lanes
+            return last - self._lanes * (int(state["z"]) - 1)
+        first = self._plan + (lane - self._plan) % self._lanes
+        return first + self._lanes * (num_given(state) - 1)
+
+    def is_here(self, m: int, given: Mapping[int, int], over: Mapping[int, int]) -> bool:
+        """`m`: the first micro-batch of the step to come. Of this rank's lanes: what each has given, without what only
+        filled its slots; and of those that are over, with which micro-batch they were."""
         if self.last is not None or not self._finite:
-            return (self.last is not None and m >= self.last) or (self._ranks == 1 and not going)
+            return (self.last is not None and m >= self.last) or (self._ranks == 1 and len(over) == len(given))
         if self._votes is None:  # one rank alone
             if not self._is_sized:
-                self.end = self._end_by(self._word(going, given))
-            return not going or (self._drop and self.end is not None and m >= self.end)
-        if m not in self._votes:
-            self._votes[m] = self._peers().ask(self._word(going, given))
+                self.end = self._end_by(self._word(m, given, over))
+            return len(over) == len(given) or (self._drop and self.end is not None and m >= self.end)
         about = m - VOTES_BEHIND * self._ranks
+        for step in range(about, m + 1, self._ranks):
+            # More than one where a rank begins with its own lanes only: all say again what they said before.
+            if step >= self._plan and step not in self._votes:
+                self._votes[step] = self._peers().ask(self._word(step, given, over))
         self._votes.pop(about - VOTES_KEPT * self._ranks, None)
-        self.end = self._end_by(self._known if about < self._first else self._votes[about].answer())
+        self.end = self._end_by(self._votes[about].answer()) if about >= self._plan else None
         return self.end is not None and (m + self._ranks > self.end or not self._drop)
 
-    def _word(self, going: Set[int], given: Mapping[int, int]) -> int:
-        """What lanes say of the end. Of the words of all ranks the greatest counts: the rounds of the longest lane, if
-        none goes on; or (drop), below 0, those of the shortest that is over."""
+    def _word(self, m: int, given: Mapping[int, int], over: Mapping[int, int]) -> int:
+        """What lanes say of the end before micro-batch `m`. Of the words of all ranks the greatest counts: the rounds
+        of the longest lane, if none goes on; or (drop), below 0, those of the shortest that is over."""
+        rounds = [given[lane] for lane, last in over.items() if last < m]
         if self._drop:
-            return -min((rounds for lane, rounds in given.items() if lane not in going), default=GOING)
-        return GOING if going else max(given.values())
+            return -min(rounds, default=GOING)
+        return max(rounds) if len(rounds) == len(given) else GOING
 
     def _end_by(self, word: int) -> int | None:
         """The end that a word tells of; None: not yet."""
@@ -111,23 +122,32 @@ class Ending:
         return self._plan + self._lanes * (DROP_ROUNDS - word if self._drop else word)
 
 
+class Settled(NamedTuple):
+    """A vote whose answer all ranks know from the state that they resumed from."""
+
+    word: int
+
+    def answer(self) -> int:
+        return self.word
+
+
 class Walk:
     """Whose turn it is, until the epoch's end: the slots of some lanes of a rank."""
 
     def __init__(self, ending: Ending, run: Run, job: Job) -> None:
         self._ending, self._rank, self._ranks, self.lanes = ending, run.rank, run.world_size, job.lanes
         states = {lane: lane_of(state) for lane, state in job.states.items()}
-        self.going = {lane for lane, state in states.items() if not state["o"]}
-        """Lanes that are not over."""
         self.given = {lane: num_given(state) for lane, state in states.items()}
         self._slots, self._leapt = job.slots(), 0
         self.m = next(self._slots)
         """The micro-batch that comes next, if any does."""
+        self.over = {lane: ending.over_at(lane, state, self.m) for lane, state in states.items() if state["o"]}
+        """Lanes that are over, and the micro-batch with which each was."""
 
     def next(self) -> int | None:
         """The micro-batch whose turn it is; None: the epoch is over."""
-        while not self._ending.is_here(self.m - self._rank, self.going, self.given):
-            if self._ranks > 1 or self.m % self.lanes in self.going:
+        while not self._ending.is_here(self.m - self._rank, self.given, self.over):
+            if self._ranks > 1 or self.m % self.lanes not in self.over:
                 return self.m
             self._step()  # nobody to keep step with: the slots of lanes that are over are passed by
         return None
@@ -136,9 +156,14 @@ class Walk:
         """It was made. `over`: the lane has no more; `filling`: it only fills its slot."""
         lane = self.m % self.lanes
         if over:
-            self.going.discard(lane)
+            self.over.setdefault(lane, self.m)
         self.given[lane] += not filling
         self._step()
+
+    @property
+    def going(self) -> Set[int]:
+        """Lanes that are not over."""
+        return self.given.keys() - self.over.keys()
 
     @property
     def turns(self) -> int:

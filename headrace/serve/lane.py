@@ -19,7 +19,7 @@ from headrace.sequence.pack import PACKERS, Packer
 from headrace.sequence.piece import Piece
 from headrace.sequence.rows import RowBatcher
 from headrace.sequence.samples import SampleBatcher
-from headrace.serve.lane_state import canonical, lane_of
+from headrace.serve.lane_state import OVER_LATE, canonical, lane_of
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.redeal import rows_left
 from headrace.stage import State
@@ -53,7 +53,7 @@ class Lane:
         ]
         self._mixer, self._packer = self._stages()
         self._given = 0
-        self._over = False
+        self._over = self._over_late = False
         self._extra = 0
         """Micro-batches given since the data ended."""
         self._again: Lane | None = None
@@ -108,9 +108,14 @@ class Lane:
 
         `receipt`: whether it is written now, or when it is asked for.
         """
+        before = self._over, self._over_late, self._extra
         items = self.advance(m)
         try:
             batch = self._filler() if items is None else self._batch_of(items)
+        except BaseException:
+            if items is None:  # it was not given, and comes again
+                self._over, self._over_late, self._extra = before
+            raise
         finally:
             self._close_spent()
         self._given += 1
@@ -188,6 +193,7 @@ class Lane:
                 f"lane {self.number} of {self.lanes} has no source left: {ended} ended, or gave no sample in "
                 f"{self.lanes + 1} passes; an endless run needs a source that goes on"
             )
+        self._over_late = self._over_late or not self._over
         self._over = True
         self._extra += 1
         return None
@@ -300,7 +306,7 @@ class Lane:
     def state_dict(self) -> State:
         return {
             "n": self._given,
-            "o": int(self._over),
+            "o": OVER_LATE if self._over and self._over_late else int(self._over),
             "z": self._extra,
             "src": [feed.state_dict() for feed in self._feeds],
             **self._mixer.state_dict(),
@@ -326,6 +332,7 @@ class Lane:
         self._mixer.load_state_dict(state)
         self._packer.load_state_dict(state, self._fetch)
         self._given, self._over, self._extra = numbers[0], bool(numbers[1]), numbers[2]
+        self._over_late = numbers[1] == OVER_LATE
         self._forget_again()
         self.receipt = self._receipt()
 

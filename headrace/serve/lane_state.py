@@ -17,6 +17,9 @@ from headrace.stage import State
 
 MANY_SOURCES = 32
 """A lane of more sources is written by columns. Up to here its long form takes 4 KiB, and states stay as they were."""
+OVER_LATE = 2
+"""`o` of a lane that was found to be over only when nothing was left for its next micro-batch: its last rows gave
+nothing. 0: it is not over; 1: its last micro-batch left nothing."""
 SOURCE_FIELDS = frozenset("eckfgydsx")
 
 

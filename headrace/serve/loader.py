@@ -121,7 +121,7 @@ class Loader:
         """Steps of a whole epoch on this rank, where that is known."""
         return epoch_steps(self)
 
-    def _delivered(self, batch: Batch, receipt: bytes, waited: float) -> Place:
+    def _delivered(self, batch: Batch, receipts: Mapping[int, bytes], waited: float) -> Place:
         """Where we are when the trainer has this batch. The iterator, which calls this, goes there."""
         place = self._here
         self._past.append((place, self._pipeline.facts))
@@ -130,8 +130,10 @@ class Loader:
             self._ahead, self._reader = (self._reader.name, ahead) if ahead else None, None
         self._statistics.count(batch, waited)
         lanes = place.lanes.copy()
-        lanes[batch.m % len(lanes)] = receipt
-        return replace(place, lanes=lanes, m=batch.m - self._rank + self._ranks)
+        for lane, receipt in receipts.items():
+            lanes[lane] = receipt
+        m = batch.m - self._rank + self._ranks
+        return replace(place, lanes=lanes, m=m, is_whole=self._ranks == 1)
 
     def _end_of_epoch(self) -> Ending:
         """Of the epoch that we are in. It is the same for all iterators over it: it knows what ranks have voted."""

@@ -143,7 +143,8 @@ def _walked(pipeline: Pipeline, place: Place, steps: int, per_epoch: int | None,
             if _passed_by(maker, walk, m, job) or run.world_size > 1:
                 done, after = done + 1, walk.m - run.rank
         lanes = {**job.states, **maker.receipts()}
-        place = replace(place, lanes=[lanes.get(lane, state) for lane, state in enumerate(place.lanes)], m=after)
+        known = [lanes.get(lane, state) for lane, state in enumerate(place.lanes)]
+        place = replace(place, lanes=known, m=after, is_whole=run.world_size == 1)
         # Whether something is left shows when it is made; one rank alone passes by what only fills a slot.
         while (m := walk.next()) is not None:
             if run.world_size > 1 or _passed_by(maker, walk, m, job):

@@ -53,6 +53,8 @@ class Place:
     m_epoch: int
     """...when the trainer's epoch began."""
     epoch: int
+    is_whole: bool = True
+    """Whether all lanes are as they were at `m`. After a step a rank knows that of its own lanes only."""
 
 
 def placed(saved: Saved, pipeline: Pipeline, ranks: int, wanted: int) -> Place:
@@ -198,8 +200,8 @@ def _looked_at_again(saved: Saved, states: list[State], pipeline: Pipeline) -> l
     found = []
     for number, state in enumerate(states):
         off, over = ends_of(pipeline, number, len(states), saved.epoch, state)
-        fillers = state["z"] if over else 0
-        found.append({**state, "n": turns(saved, number), "z": fillers, "off": off, "o": int(over)})
+        ended = {"z": state["z"], "o": state["o"] or 1} if over else {"z": 0, "o": 0}
+        found.append({**state, "n": turns(saved, number), "off": off, **ended})
     return found
 
 

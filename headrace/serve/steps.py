@@ -83,9 +83,9 @@ class Steps(Iterator[Batch]):
             self._loader._place, self._is_over = place, True
             self.close()
             raise
-        receipt = batch.receipt
-        del batch.receipt
-        return batch, self._loader._delivered(batch, receipt, time.perf_counter() - begun)
+        receipts = batch.receipts
+        del batch.receipts
+        return batch, self._loader._delivered(batch, receipts, time.perf_counter() - begun)
 
     def _end_turn(self, me: int) -> None:
         """Something came between: what was taken counts as not given, and the next turn begins anew."""
@@ -126,6 +126,8 @@ class Slots(Iterator[Batch]):
         self._let_go(broken=True)
         self._job = job_of(place, self._loader._pipeline.run, 0, 1)
         self._receipts = dict(self._job.states)
+        self._passed: dict[int, bytes] = {}
+        """Receipts of lanes that were found to be over, and had nothing to give, since the last batch."""
         self._walk = Walk(self._ending, self._loader._pipeline.run, self._job)
 
     def __next__(self) -> Batch:
@@ -143,8 +145,10 @@ class Slots(Iterator[Batch]):
                     self._loader._pipeline.recipe, self._loader._pipeline.samples is not None
                 )
             self._loader._note_left_out(made.faults)
-            self._receipts[lane] = made.batch.receipt
+            self._receipts[lane] = self._passed[lane] = made.batch.receipt
             if self._job.ranks > 1 or not made.filling:
+                del made.batch.receipt
+                made.batch.receipts, self._passed = self._passed, {}
                 return made.batch
         raise StopIteration
 

@@ -9,6 +9,11 @@ STATE, RESUME, REDEAL = "headrace/serve/state.py", "headrace/serve/resume.py", "
 POOL, FAULTS, VERIFY = "headrace/fetch/pool.py", "headrace/make/faults.py", "headrace/serve/verify.py"
 EVERYWHERE = "tests/test_resume_everywhere.py::test_a_resume_after_every_micro_batch_goes_on_exactly"
 TOPOLOGY = "tests/test_topology.py"
+ENDS = "tests/test_epoch_ends.py"
+DATASET_STEPS = (
+    "tests/test_loader_dataset.py::test_a_dataset_that_resumes_has_as_many_steps_as_one_that_was_not_stopped"
+)
+AS_MANY_STEPS = "test_a_run_that_resumes_near_the_end_of_an_epoch_has_as_many_steps_as_one_that_was_not_stopped"
 PLACES = "tests/test_resume_places.py"
 
 BUGS = (
@@ -74,7 +79,7 @@ BUGS = (
     Bug(
         "step of one rank only",
         "`m + 1` where `m` counts the micro-batches of all ranks",
-        (Edit(LOADER, "m=batch.m - self._rank + self._ranks)", "m=batch.m + 1)"),),
+        (Edit(LOADER, "m = batch.m - self._rank + self._ranks\n", "m = batch.m + 1\n"),),
         (f"{TOPOLOGY}::test_the_parts_of_all_ranks_are_one_state_in_any_order",),
     ),
     Bug(
@@ -198,8 +203,59 @@ BUGS = (
     Bug(
         "second vote on one step",
         "a step that failed is asked about again, and others do not answer",
-        (Edit(EPOCH, "        if m not in self._votes:\n", "        if True:\n"),),
+        (Edit(EPOCH, " and step not in self._votes:\n", ":\n"),),
         ("tests/test_epoch_ends.py::test_a_rank_whose_step_fails_and_is_tried_again_ends_with_the_others",),
+    ),
+    Bug(
+        "votes before a resume forgotten",
+        "a run that resumes at the end of an epoch fills slots for longer than one that was not stopped",
+        (Edit(EPOCH, "Settled(self._word(m, given, over))", "Settled(GOING)"),),
+        (f"{ENDS}::{AS_MANY_STEPS}[best fit-pad]",),
+    ),
+    Bug(
+        "last rows that give nothing",
+        "a lane whose end was found late counts as over a round before",
+        (Edit(LANE, '"o": OVER_LATE if self._over and self._over_late else', '"o":'),),
+        (f"{ENDS}::{AS_MANY_STEPS}[last documents empty-pad]",),
+    ),
+    Bug(
+        "word of a rank that was elsewhere",
+        "a rank takes what it knows of other ranks' lanes for what they have come to since",
+        (Edit(EPOCH, "            if place.is_whole:\n", "            if True:\n"),),
+        (
+            "tests/test_loader_dataset.py::"
+            "test_what_is_taken_of_a_loader_in_the_middle_ends_at_the_same_step_on_every_rank",
+        ),
+    ),
+    Bug(
+        "lanes that began with the first epoch",
+        "a dataset's state of a later epoch is counted from the start of the run, and the epoch ends too early",
+        (Edit("headrace/serve/dataset.py", "m=place.m + later, m_plan=plan, m_epoch=begun)", "m_epoch=begun)"),),
+        (f"{DATASET_STEPS}[rows-drop-1]",),
+    ),
+    Bug(
+        "lane passed by forgotten",
+        "one rank alone does not save what a lane found that had nothing to give",
+        (
+            Edit(
+                "headrace/serve/steps.py",
+                "made.batch.receipts, self._passed = self._passed, {}",
+                "made.batch.receipts, self._passed = {lane: self._passed[lane]}, {}",
+            ),
+        ),
+        (f"{ENDS}::test_a_lane_that_a_skipped_step_emptied_stays_empty_after_a_resume",),
+    ),
+    Bug(
+        "filled slot that failed counts",
+        "it is tried again, and counted again",
+        (Edit(LANE, "            if items is None:  # it was not given", "            if False:  # it was not given"),),
+        ("tests/test_loader_dataset.py::test_what_fills_a_slot_and_fails_is_tried_again_and_counts_once",),
+    ),
+    Bug(
+        "vote only on the step to come",
+        "ranks that resumed their own lanes do not say again what they said before",
+        (Edit(EPOCH, "for step in range(about, m + 1, self._ranks):", "for step in (m,):"),),
+        (f"{DATASET_STEPS}[tokens-pad-3]",),
     ),
     Bug(
         "epoch begins in the middle of a round",
