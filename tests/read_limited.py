@@ -23,6 +23,8 @@ LIMIT = 4 << 30
 """Of address space: beyond it an allocation fails in the child, and nobody else is harmed."""
 WARM = "warm.parquet"
 BATCH = 4
+POOL = 64
+"""Episodes of a robot that are held."""
 
 
 def cost(spec: str, tmp_path: Path, way: str, budget: int = BUDGET) -> dict[str, Any]:
@@ -47,8 +49,8 @@ def forget() -> None:
 def read(spec: str, cache: str, way: str) -> Iterator[Any]:
     import headrace
 
-    if way == "episodes":
-        yield from episode_texts(Path(spec.removeprefix("parquet:")))
+    if way.startswith("robot"):
+        yield from robot_frames(spec, cache, way)
         return
     if way == "loader":
         with headrace.load(spec, batch_size=BATCH, num_workers=0, cache_dir=cache) as loader:
@@ -58,20 +60,12 @@ def read(spec: str, cache: str, way: str) -> Iterator[Any]:
         yield from stage
 
 
-def episode_texts(path: Path) -> list[Any]:
-    """The column "l" of a file that is read as the table of a robot's episodes is, which may take a fixed number of
-    bytes: here as many as the budget has."""
-    import numpy as np
+def robot_frames(spec: str, cache: str, way: str) -> Iterator[Any]:
+    """The frames of a robot data set; or ("robot's table") the lists "l" of its episodes."""
+    from headrace import StreamingLeRobotDataset
 
-    from headrace.catalog.local import LocalOrigin
-    from headrace.catalog.shard import Shard
-    from headrace.lerobot import projection
-    from headrace.lerobot.episode_rows import EpisodeRows
-
-    projection.MOST_BYTES = int(os.environ["HEADRACE_MEMORY_BYTES"])
-    found = path.stat()
-    rows = EpisodeRows([Shard(str(path), found.st_size, str(found.st_mtime_ns), LocalOrigin())])
-    return rows.column("l", np.array(rows.column("episode_index", np.arange(rows.row(0)["count"]))))
+    frames = StreamingLeRobotDataset(spec.removeprefix("lerobot:"), episode_pool_size=POOL, cache_dir=cache)
+    yield from frames.meta.episodes["l"] if way == "robot's table" else frames
 
 
 def main(spec: str, cache: str, way: str) -> None:
@@ -83,8 +77,11 @@ def main(spec: str, cache: str, way: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     folder = Path(cache)
     folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"episode_index": [0, 1], "count": [2, 2], "l": [["a"], ["b"]]}), folder / WARM)
-    for _ in read(f"parquet:{folder}/{WARM}", cache, way):
+    warm = f"{spec}-warm"
+    if not way.startswith("robot"):
+        pq.write_table(pa.table({"l": [["a"], ["b"]]}), folder / WARM)
+        warm = f"parquet:{folder}/{WARM}"
+    for _ in read(warm, cache, way):
         pass
     forget()
     before, rows, error = resident(), 0, ""

@@ -14,7 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_by_hand import Struct, varint, zigzag
 
+from headrace.catalog.footer import parse_footer
+from headrace.catalog.local import LocalOrigin
+from headrace.catalog.shard import Shard
 from headrace.catalog.thrift import Malformed, check_footer
+from headrace.errors import DataError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -89,6 +93,18 @@ HIDDEN: dict[str, bytes] = {
 def test_a_footer_that_pyarrow_could_read_in_another_way_is_refused(name: str) -> None:
     with pytest.raises(Malformed):
         check_footer(HIDDEN[name])
+
+
+@pytest.mark.parametrize("version", ["18.0.0", "25.9.9"])
+def test_a_pyarrow_that_does_not_survive_such_a_footer_never_gets_it(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The installed one may bear it."""
+    monkeypatch.setattr(pa, "__version__", version)
+    monkeypatch.setattr(pq, "read_metadata", lambda *args: pytest.fail("pyarrow got it"))
+    for footer in (*HIDDEN.values(), footer_of(schema())):
+        with pytest.raises(DataError, match="its parquet footer at offset .* cannot be read"):
+            parse_footer(Shard("a.parquet", 4 + len(footer), "1", LocalOrigin()), footer)
 
 
 def test_the_same_footers_without_what_is_wrong_are_taken() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.errors import DataError, shown
+from headrace.fetch.values import to_python
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +25,7 @@ def column_of(array: Any, feature: Feature, where: str) -> Column:
     import pyarrow as pa
 
     if feature.is_image or feature.dtype in ("string", "language"):
-        return array.to_pylist()  # type: ignore[no-any-return]
+        return to_python(array)
     flat, shape = array, [len(array)]
     while pa.types.is_list(flat.type) or pa.types.is_large_list(flat.type) or pa.types.is_fixed_size_list(flat.type):
         _require_whole(flat, feature, where)
@@ -37,6 +41,19 @@ def column_of(array: Any, feature: Feature, where: str) -> Column:
     _require_whole(flat, feature, where)
     found: Column = _numbers(flat, feature, where).reshape(shape)
     return found
+
+
+def bytes_of(columns: Mapping[str, Column]) -> int:
+    """What columns take in memory. A value that several frames share counts once."""
+    lists = [column for column in columns.values() if isinstance(column, list)]
+    seen: dict[int, int] = {}
+    waiting: list[Any] = list(chain.from_iterable(lists))
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in seen:
+            seen[id(value)] = sys.getsizeof(value)
+            waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(seen.values()) + sum(column.nbytes for column in columns.values() if not isinstance(column, list))
 
 
 def numbers_of(array: Any, dtype: Any) -> Any:

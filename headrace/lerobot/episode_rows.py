@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.shard import Shard
 from headrace.fetch.values import to_python
-from headrace.lerobot.projection import read_columns
+from headrace.lerobot.projection import Allowance, read_columns
 
 if TYPE_CHECKING:
     from headrace.rng import I64
@@ -22,8 +22,8 @@ STATS = "stats/"
 class EpisodeRows:
     """The tables of some files as one, by the numbers of episodes."""
 
-    def __init__(self, files: Sequence[Shard]) -> None:
-        self._files = list(files)
+    def __init__(self, files: Sequence[Shard], memory_bytes: int) -> None:
+        self._files, self._memory_bytes = list(files), memory_bytes
         self._table: Any = None
         self._places: dict[int, int] = {}
 
@@ -51,7 +51,8 @@ class EpisodeRows:
         import pyarrow as pa
 
         if self._table is None:
-            tables = [read_columns(shard, _own_columns) for shard in self._files]
+            allowance = Allowance(self._memory_bytes)
+            tables = [read_columns(shard, _own_columns, allowance) for shard in self._files]
             self._table = pa.concat_tables(tables, promote_options="permissive")
             numbers = self._table.column("episode_index").to_pylist()
             self._places = {int(number): place for place, number in reversed(list(enumerate(numbers)))}

@@ -15,7 +15,7 @@ from headrace.catalog.shard import Shard
 from headrace.errors import DataError, NotFound, shown
 from headrace.lerobot.episode_rows import EpisodeRows, Subscripted
 from headrace.lerobot.info import MOST_FRAMES, Info
-from headrace.lerobot.projection import read_columns, real_numbers, whole_numbers
+from headrace.lerobot.projection import Allowance, read_columns, real_numbers, whole_numbers
 from headrace.limits import starting
 
 if TYPE_CHECKING:
@@ -79,15 +79,15 @@ class Episodes(Subscripted):
         return int(self.length.sum())
 
     @classmethod
-    def read(cls, files: Sequence[Shard], info: Info) -> Self:
+    def read(cls, files: Sequence[Shard], info: Info, memory_bytes: int) -> Self:
         """From the parquet files of `meta/episodes`; what cannot be is said with the episode's number."""
         if not files:
             raise NotFound("there are no parquet files in meta/episodes; without them no episode can be found")
         remote = files[0].origin.local_path(files[0]) is None
-        wanted = _columns(info)
+        wanted, allowance = _columns(info), Allowance(memory_bytes)
 
         def read(shard: Shard) -> dict[str, Any]:
-            table = read_columns(shard, lambda schema: _present(shard, wanted, schema.names))
+            table = read_columns(shard, lambda schema: _present(shard, wanted, schema.names), allowance)
             return {name: _column(table, column, str(shard)) for name, column in wanted.items()}
 
         if remote and len(files) > 1:
@@ -95,7 +95,7 @@ class Episodes(Subscripted):
                 parts = list(threads.map(read, files))
         else:
             parts = [read(shard) for shard in files]
-        return cls._of(parts, info, _folder(files[0]), EpisodeRows(files))
+        return cls._of(parts, info, _folder(files[0]), EpisodeRows(files, memory_bytes))
 
     @classmethod
     def _of(cls, parts: list[dict[str, Any]], info: Info, where: str, rows: EpisodeRows) -> Self:

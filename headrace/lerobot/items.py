@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from headrace.address import Unmade
 from headrace.catalog.frames import Frames
 from headrace.errors import DataError, SpecError, shown
+from headrace.fetch.memory import MemoryUse
 from headrace.lerobot.cameras import colours, depths, image
-from headrace.lerobot.columns import Column
+from headrace.lerobot.columns import Column, bytes_of
 from headrace.lerobot.info import Feature
 from headrace.lerobot.windows import frame_offsets, window
 
@@ -33,11 +34,14 @@ class Episode:
     items: Items
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     """The numbers among the columns, as tensors over the same memory."""
+    memory: MemoryUse = field(init=False)
+    """What the columns take, which counts as long as we are there."""
 
     def __post_init__(self) -> None:
         import numpy as np
         import torch
 
+        self.memory = MemoryUse(bytes_of(self.columns))
         self.tensors = {k: torch.from_numpy(c) for k, c in self.columns.items() if isinstance(c, np.ndarray)}
 
     @property

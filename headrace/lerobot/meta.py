@@ -15,7 +15,7 @@ from headrace.errors import DataError, shown
 from headrace.lazy import cached_property
 from headrace.lerobot.episodes import Episodes
 from headrace.lerobot.info import VERSION, Info
-from headrace.lerobot.projection import read_columns, texts, whole_numbers
+from headrace.lerobot.projection import MOST_BYTES, Allowance, read_columns, texts, whole_numbers
 from headrace.lerobot.root import INFO, Root
 from headrace.limits import starting
 
@@ -54,15 +54,15 @@ class Meta:
     """Where it lies on this disk, or what was fetched of it does."""
 
     @classmethod
-    def open(cls, root: Root) -> Self:
+    def open(cls, root: Root, memory_bytes: int = MOST_BYTES) -> Self:
         """Read and checked. Remote files are read side by side."""
         info = Info.parse(root.read(INFO), f"{root.name}, {INFO}")
         files = [root.shard(path) for path in root.paths() if path.startswith(EPISODES) and path.endswith(".parquet")]
         with starting("threads that read metadata"), ThreadPoolExecutor(3, "headrace-meta") as threads:
-            episodes = threads.submit(Episodes.read, files, info)
-            tasks = threads.submit(lambda: _tasks(root.shard(TASKS), "task"))
+            episodes = threads.submit(Episodes.read, files, info, memory_bytes)
+            tasks = threads.submit(lambda: _tasks(root.shard(TASKS), "task", memory_bytes))
             stats = threads.submit(lambda: _stats(root.read(STATS), f"{root.name}, {STATS}") if root.has(STATS) else {})
-            subtasks = _tasks(root.shard(SUBTASKS), "subtask") if root.has(SUBTASKS) else None
+            subtasks = _tasks(root.shard(SUBTASKS), "subtask", memory_bytes) if root.has(SUBTASKS) else None
             return cls(root, info, episodes.result(), tasks.result(), stats.result(), subtasks)
 
     def selected(self, numbers: Iterable[int]) -> Self:
@@ -187,9 +187,9 @@ def _table(names: list[str], what: str) -> pd.DataFrame:
     return pd.DataFrame({f"{what}_index": range(len(names))}, index=pd.Index(names, name=what, dtype=object))
 
 
-def _tasks(shard: Shard, what: str) -> list[str]:
+def _tasks(shard: Shard, what: str, memory_bytes: int) -> list[str]:
     """The texts of `meta/tasks.parquet`, which stand in the index of a pandas table, whatever its name."""
-    table = read_columns(shard, lambda schema: _task_columns(shard, schema, what))
+    table = read_columns(shard, lambda schema: _task_columns(shard, schema, what), Allowance(memory_bytes))
     found = texts(table, table.column_names[0])
     if f"{what}_index" in table.column_names:
         numbers = whole_numbers(table, f"{what}_index", str(shard)).tolist()

@@ -42,10 +42,17 @@ MARGIN = 128
 LENGTHS = {"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"}
 MOST_ROWS = 5_000_000
 MOST_BYTES = 2 << 30
-"""In memory, of the columns that are read."""
+"""In memory, of the columns that are read, however much there is of it."""
 
 
-def read_columns(shard: Shard, choose: Callable[[Any], list[str]]) -> Any:
+class Allowance:
+    """What several files may take in memory together, of the columns that are read."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.nbytes = self.left = min(memory_bytes, MOST_BYTES)
+
+
+def read_columns(shard: Shard, choose: Callable[[Any], list[str]], allowance: Allowance) -> Any:
     """The rows of a file as a pyarrow Table with the columns that `choose` takes of its schema."""
     import pyarrow as pa
 
@@ -58,7 +65,7 @@ def read_columns(shard: Shard, choose: Callable[[Any], list[str]]) -> Any:
         columns = choose(schema)
         parts = []
         wanted = [(c, leaf) for c, leaf in enumerate(leaves(shard, meta)) if top_of(leaf.path, columns) in columns]
-        sizes = _Sizes(shard, meta, wanted)
+        sizes = _Sizes(shard, meta, wanted, allowance)
         for piece, spans in _fetched(shard, list(_pieces(shard, meta, wanted))):
             sizes.check(piece.groups, spans)
             parts.append(_parse(meta, piece.groups, spans, columns, sizes.texts))
@@ -109,8 +116,8 @@ class _Sizes:
     """What the columns that are read become in memory. Texts stay in dictionaries: one that comes again in a million
     rows is not made a million times."""
 
-    def __init__(self, shard: Shard, meta: Any, wanted: list[tuple[int, Leaf]]) -> None:
-        self._shard, self._meta, self._wanted = shard, meta, wanted
+    def __init__(self, shard: Shard, meta: Any, wanted: list[tuple[int, Leaf]], allowance: Allowance) -> None:
+        self._shard, self._meta, self._wanted, self._allowance = shard, meta, wanted, allowance
         schema, kinds = meta.schema, {field.name: field.type for field in meta.schema.to_arrow_schema()}
         self._forms = [Form(leaf, schema.column(c), kinds[top_of(leaf.path, kinds)]) for c, leaf in wanted]
         self.texts = [
@@ -118,7 +125,6 @@ class _Sizes:
             for (c, leaf), form in zip(wanted, self._forms, strict=True)
             if form.can_be_coded and self._can_stay_coded(c)
         ]
-        self._left = MOST_BYTES
 
     def _can_stay_coded(self, c: int) -> bool:
         """Whether pyarrow can leave the values of a column in dictionaries in all row groups."""
@@ -133,20 +139,21 @@ class _Sizes:
                 ColumnWeight(form, partial(span_bytes, spans), found.column(c))
                 for form, (c, _) in zip(self._forms, self._wanted, strict=True)
             ]
-            weight = GroupWeight(columns, MOST_BYTES, partial(require_codecs, self._meta, group, None))
+            weight = GroupWeight(columns, self._allowance.nbytes, partial(require_codecs, self._meta, group, None))
             try:
-                parts = weight.of(Rows(0, found.num_rows, is_slice=False), self._left)
+                parts = weight.of(Rows(0, found.num_rows, is_slice=False), self._allowance.left)
             except Malformed as error:
                 name = "" if weight.at is None else f", column {shown(weight.at.leaf.path)!r}"
                 raise DataError(f"{self._shard}, row group {group}{name}: it is damaged: {error}; {AGAIN}") from error
-            if (total := total_of(parts, self.texts)) > self._left:
+            if (total := total_of(parts, self.texts)) > self._allowance.left:
                 worst = max(parts, key=lambda part: part.coded)
                 raise DataError(
                     f"{self._shard}, row group {group}, column {shown(worst.path)!r}: its rows take up to {total:,} "
-                    f"bytes in memory, {worst.coded:,} of them this column, and all of such a file may take "
-                    f"{MOST_BYTES:,}; write it with shorter values"
+                    f"bytes in memory, {worst.coded:,} of them this column, and all metadata may take "
+                    f"{self._allowance.nbytes:,} (HEADRACE_MEMORY_BYTES), of which {self._allowance.left:,} are left; "
+                    f"raise it, or write the files with shorter values"
                 )
-            self._left -= kept_of(parts, self.texts)
+            self._allowance.left -= kept_of(parts, self.texts)
 
 
 def _pieces(shard: Shard, meta: Any, wanted: list[tuple[int, Leaf]]) -> Iterator[_Piece]:

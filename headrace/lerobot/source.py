@@ -310,7 +310,7 @@ def open_robot(source: Source, run: Run, revision: str | None, means: Means | No
     means, root = means or Means(), Root.open(source.path, run, None if pin and pin.startswith(CONTENT) else pin)
     if means.fresh and revision is None:
         cache_of(run).forget(root.listing.origin)
-    meta = replace(Meta.open(keeping(root, run)), files=root)
+    meta = replace(Meta.open(keeping(root, run), run.memory_bytes), files=root)
     if pin and pin.startswith(CONTENT) and pin != pinned_revision(meta):
         raise Changed(
             f"{root.name}: revision: {pin} is asked for, and this is another data set (its metadata, or the name or "

@@ -83,6 +83,36 @@ BUGS = (
         ("tests/test_bad_repos.py::test_a_readme_that_means_harm_is_passed_over[a set]",),
     ),
     Bug(
+        "texts of frames made once a row",
+        "a value that comes again in the frames of a robot is made for each of them",
+        (
+            Edit(
+                "headrace/lerobot/columns.py",
+                "        return to_python(array)\n",
+                "        return list(array.to_pylist())\n",
+            ),
+        ),
+        (f"{BOMBS}::test_a_text_that_comes_again_in_many_frames_of_a_robot_is_there_once",),
+    ),
+    Bug(
+        "episodes of a pool not counted",
+        "each fits into the budget, and all that are held do not",
+        (Edit("headrace/lerobot/items.py", "MemoryUse(bytes_of(self.columns))", "MemoryUse(0)"),),
+        (f"{BOMBS}::test_episodes_of_a_robot_that_fit_one_by_one_are_refused_where_all_that_are_held_do_not",),
+    ),
+    Bug(
+        "files of metadata counted one by one",
+        "each may take all of the budget",
+        (Edit("headrace/lerobot/projection.py", "self._allowance.left -= kept_of", "0 * kept_of"),),
+        (f"{BOMBS}::test_tables_of_episodes_that_do_not_fit_are_refused_before_they_are_decoded",),
+    ),
+    Bug(
+        "footer not looked at first",
+        "pyarrow before 26 gets columns nested without end",
+        (Edit("headrace/catalog/footer.py", "            check_footer(footer)\n", "            pass\n"),),
+        ("tests/test_footer_check.py::test_a_pyarrow_that_does_not_survive_such_a_footer_never_gets_it",),
+    ),
+    Bug(
         "words that grow",
         "only the normalizer of a tokenizer is counted",
         (Edit("headrace/make/growth.py", '    words = _product(whole.get("pre_tokenizer"))', "    words = 1.0"),),
