@@ -21,6 +21,7 @@ LEAST = {
     "torch": ((2, 6, 0), "CVE-2025-32434"),
     "jinja2": ((3, 1, 6), "CVE-2025-27516"),
     "pyyaml": ((5, 4, 0), "CVE-2020-14343"),
+    "typer": ((0, 16, 0), "--help ends in a TypeError with click 8.2 or later"),
 }
 TOLD = {"pillow": "Pillow", "urllib3": "urllib3"}
 """What others in an environment keep below its floor, so that we take it as it is and say so."""
