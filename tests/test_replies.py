@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from refused import a_parquet, check_refused, everything, refusal
 
 from headrace.catalog import hub as listing
-from headrace.catalog import hub_api, transport
+from headrace.catalog import hub_api, retry, transport
 from headrace.catalog.shard import safe_parts
 from headrace.catalog.source import Source
 from headrace.errors import DataError, NotAllowed, NotFound, Stalled, Unreachable
@@ -174,6 +176,21 @@ class TestTime:
         hub.fault(match, PaddedBody(1000), method="GET")
         hub.fault(match, action)
         check_refused(refusal("hf:org/good", tmp_path), Stalled, r"s of waiting in all.*gave up after \d attempts")
+
+    @pytest.mark.parametrize("action", [Drip(20), DripHead(20)])
+    def test_all_waiting_for_a_reply_is_as_long_as_four_silences(
+        self, hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Action
+    ) -> None:
+        """As it is shipped: no byte comes too late for the limit of 0.3 s, and the reply would take 50 s."""
+        monkeypatch.setenv("HEADRACE_STALL_SECONDS", "0.3")
+        monkeypatch.setattr(retry, "RETRY", replace(retry.RETRY, attempts=1))
+        hub.fault(INFO, PaddedBody(1000), method="GET")
+        hub.fault(INFO, action)
+        error = refusal("hf:org/good", tmp_path)
+        check_refused(error, Stalled, r"s of waiting in all \(HEADRACE_STALL_SECONDS=0.3\)")
+        waited = re.search(r"([\d.]+) s of waiting", str(error))
+        assert waited
+        assert 1.1 < float(waited[1]) < 1.6
 
     @pytest.mark.parametrize("action", [Drip(20), DripHead(20), Redirect("http://127.0.0.1:9/login")])
     def test_the_last_commit_is_read_where_nobody_can_be_asked_for_the_newest(

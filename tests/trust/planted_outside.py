@@ -48,6 +48,32 @@ BUGS = (
         (f"{REPLIES}::TestRedirects::test_a_listing_is_not_redirected_to_another_host",),
     ),
     Bug(
+        "reply that is waited for without end",
+        "each silence has its limit, and all of them together have none",
+        (Edit(TRANSPORT, "\nSTALLS = 4.0\n", "\nSTALLS = 400.0\n"),),
+        (f"{REPLIES}::TestTime::test_all_waiting_for_a_reply_is_as_long_as_four_silences",),
+        hangs=True,
+    ),
+    Bug(
+        "body unpacked whole",
+        "the limit is looked at when all of a chunk was inflated",
+        (Edit(TRANSPORT, "unpacker.decompress(chunk, most)", "unpacker.decompress(chunk)"),),
+        ("tests/test_reply_bombs.py",),
+    ),
+    Bug(
+        "number to the base of 60",
+        "a README card may say 1:30 and go on",
+        (
+            Edit(
+                "headrace/catalog/card.py",
+                "elif node.tag in (",
+                "elif node.tag not in (None, node.tag) and node.tag in (",
+            ),
+        ),
+        ("tests/test_bad_repos.py",),
+        hangs=True,
+    ),
+    Bug(
         "template without an end",
         "steps are counted and not taken off",
         (Edit("headrace/make/chat_budget.py", "        self.steps -= count\n", "        self.steps -= 0 * count\n"),),
