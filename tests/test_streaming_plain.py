@@ -91,6 +91,7 @@ def test_whoever_comes_after_a_plain_data_loader_goes_on_there(
         assert len(names) == len(set(names)) == wanted, way
 
 
+@pytest.mark.alone
 def test_the_state_of_a_plain_data_loader_in_the_midst_is_near(world: World, tmp_path: Path) -> None:
     def slow(row: Any, tokens: Any) -> Any:
         time.sleep(0.02)
