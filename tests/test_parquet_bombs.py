@@ -165,6 +165,63 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+def structs(count: int) -> Any:
+    """A bit each in Arrow, and a dict in Python."""
+    return pa.StructArray.from_arrays([pa.array(np.zeros(count, bool))], ["a"])
+
+
+def deep(levels: int) -> Any:
+    """Structs inside each other, in a thousand rows."""
+    values = pa.array(np.zeros(1000, bool))
+    for _ in range(levels):
+        values = pa.StructArray.from_arrays([values], ["a"])
+    return values
+
+
+def a_word_for_each_group(path: Path) -> None:
+    """One text of 2 MB, which four bytes for each character make 8 MB."""
+    coded = pa.dictionary(pa.int32(), pa.string())
+    settings = {"compression": "zstd", "store_schema": False, "dictionary_pagesize_limit": 10 * MB}
+    with pq.ParquetWriter(path, pa.schema([("t", coded)]), **settings) as writer:
+        for i in range(24):
+            word = pa.array(["x" * 2 * MB + f"{chr(0x1F600)}{i}"])
+            writer.write_table(pa.table({"t": pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), word)}))
+
+
+IN_PYTHON: dict[str, tuple[Callable[[Path], None], int]] = {
+    "structures in many rows": (lambda path: write(path, {"l": lists(structs(2 * MB), 2000)}), 1000),
+    "structures in many row groups": (
+        lambda path: write(path, {"l": lists(structs(36 * MB), 2000)}, row_group_size=1000),
+        18_000,
+    ),
+    "structures inside each other": (lambda path: write(path, {f"c{i}": deep(60) for i in range(40)}), 1000),
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("case", "way"), [*product(IN_PYTHON, ["shuffled", *OTHER_WAYS])])
+def test_rows_that_are_small_until_they_are_python_values_are_read_within_the_budget(
+    tmp_path: Path, case: str, way: str
+) -> None:
+    make, count = IN_PYTHON[case]
+    make(tmp_path / "a.parquet")
+    found = cost(f"parquet:{tmp_path}/a.parquet", tmp_path, way)
+    assert not found["error"]
+    assert found["rows"] == (count if way != "loader" else -(-count // read_limited.BATCH))
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+@pytest.mark.alone
+def test_the_words_of_a_dictionary_count_with_four_bytes_for_a_character(tmp_path: Path) -> None:
+    a_word_for_each_group(tmp_path / "a.parquet")
+    found = cost(f"parquet:{tmp_path}/a.parquet", tmp_path, "shuffled")
+    assert re.match(r"DataError: .* chunks hold [1-9][\d,]+ and the budget is", found["error"].replace("other ", ""))
+    assert found["bytes"] < 2 * BUDGET, found
+    in_order = cost(f"parquet:{tmp_path}/a.parquet", tmp_path, "in order")
+    assert (in_order["error"], in_order["rows"]) == ("", 24_000)
+    assert in_order["bytes"] < 2 * BUDGET, in_order
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("case", "way"),

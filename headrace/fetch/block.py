@@ -50,6 +50,12 @@ def gather(opened: Callable[[Slot], OpenChunk], done: Draws, source: str, arrays
     return RowBlock(source, done.epoch, _joined(parts, order), _picked([labels], order), _picked(numbers, order))
 
 
+def block_bytes(opened: Callable[[Slot], OpenChunk], done: Draws, arrays: str | None = None) -> int:
+    """What the rows of a block of draws take as Python values, about."""
+    found = ((opened(slot).sizes(arrays), first, count) for slot, first, count in done.parts() if count)
+    return sum(sizes.bytes_of(first, count) for sizes, first, count in found if sizes is not None)
+
+
 def pick(chunk: OpenChunk, turns: Sequence[int], source: str, epoch: int, arrays: str | None = None) -> RowBlock:
     """Single rows of a chunk, by their turns in its order."""
     parts = [chunk.part(turn, 1, arrays) for turn in turns]

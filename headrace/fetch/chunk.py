@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, repeat, starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.address import Address, Row
 from headrace.catalog.soundness import said
 from headrace.errors import DataError, HeadraceError, shown
-from headrace.fetch.memory import MemoryUse
+from headrace.fetch.memory import MemoryBudget, MemoryUse
 from headrace.fetch.plan import Chunk
+from headrace.fetch.python_size import RowSizes, python_size
 from headrace.fetch.values import slices_of, taken, to_python
 
 if TYPE_CHECKING:
@@ -18,9 +20,13 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 4 << 20
 SEGMENT_ROWS = 256
-"""Rows become Python values in runs of at most so many rows and bytes: values that are few stay in the processor's
-cache until they are given out. What is left of the chunk stays Arrow data.
+"""Rows become Python values in runs of at most so many rows and bytes, one row at least: values that are few stay in
+the processor's cache until they are given out. What is left of the chunk stays Arrow data.
 """
+ROOM_SHARE = 8
+"""...or of an eighth of what is left of the memory budget, if that is less: each chunk of a pool has such a run."""
+SMALL_BYTES = 1 << 18
+"""Chunks that take no more as Python values are not worth a look at the budget."""
 FEW = 4
 """So many rows are picked out of a chunk as it was read; where more are asked for, all of it is put into order. For the
 first batch after a resume many chunks are asked for a row or two.
@@ -61,23 +67,22 @@ class OpenChunk:
         order: I64,
         prefix: tuple[str, int, str],
         faults: Mapping[int, DataError] | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """`data`: the rows in file order, an Arrow batch or (JSON lines) a list of dicts; `order`: the plan's order of
         them; `prefix`: the start of their addresses; `faults`: rows that could not be read, by their numbers in the
-        shard: whoever asks for one is told why.
+        shard: whoever asks for one is told why; `budget`: of memory, for what rows become.
         """
-        self.chunk, self._order, self._prefix, self._faults = chunk, order, prefix, faults or {}
+        self.chunk, self._order, self._prefix = chunk, order, prefix
+        self._faults, self._budget = dict(faults or {}), budget
         head = order[:8].tolist()
         in_order = head == sorted(head) and bool((order[1:] > order[:-1]).all())
         self._data, self._is_ordered = data, in_order
         self._picked = 0
-        most = chunk.rows if in_order else SEGMENT_ROWS
-        nbytes = 0 if isinstance(data, list) else data.get_total_buffer_size()
-        self._step = max(1, min(most, SEGMENT_BYTES * chunk.rows // max(chunk.nbytes, nbytes, 1)))
-        # The rows that are given out next are in memory a second time. A large text may grow: one character of four
-        # bytes, and Python has four for each.
-        factor = 4 if self._step == 1 and nbytes else 1
-        self._memory = MemoryUse(nbytes + factor * nbytes * self._step // max(chunk.rows, 1))
+        self._most = chunk.rows if in_order else SEGMENT_ROWS
+        self._sizes: RowSizes | None = None
+        self._nbytes = 0 if isinstance(data, list) else data.get_total_buffer_size()
+        self._memory = MemoryUse(self._nbytes)
         self._at = -1
         self._feed: Iterator[Row] = iter(())
 
@@ -93,9 +98,37 @@ class OpenChunk:
     def rows(self, first: int, count: int) -> Iterator[Row]:
         """An iterator that is good for rows [first, first + count) of the order."""
         if self._at != first:
-            self._feed = chain.from_iterable(map(self._segment, range(first, self.chunk.rows, self._step)))
+            self._feed = chain.from_iterable(starmap(self._segment, self._segments(first)))
         self._at = first + count
         return self._feed
+
+    def sizes(self, arrays: str | None = None) -> RowSizes | None:
+        """What the rows take as Python values; None where they are some already. `arrays`: a column that stays out of
+        Python. A row that takes more than half of the memory budget is one that cannot be read."""
+        if self._sizes is None and not isinstance(self._data, list):
+            self._sizes = RowSizes(python_size(self._data, arrays), self._order)
+            for place, nbytes in self._sizes.over(self.most_bytes).items():
+                self._faults[self.chunk.first + place] = self._too_large(place, nbytes, self.most_bytes)
+        return self._sizes
+
+    @property
+    def most_bytes(self) -> int:
+        """What rows that are there at once may take as Python values."""
+        return sys.maxsize if self._budget is None else self._budget.nbytes // 2
+
+    @property
+    def python_bytes(self) -> int:
+        """What all rows take as Python values, once that was found out."""
+        return 0 if self._sizes is None else self._sizes.total
+
+    def _too_large(self, place: int, nbytes: int, most: int) -> DataError:
+        where, budget = shown(Address(*self._prefix, self.chunk.first + place), 1000), self._budget
+        assert budget is not None
+        return DataError(
+            f"{where}: this row takes about {nbytes:,} bytes as Python values, and it may take {max(most, 0):,}: "
+            f"chunks hold {budget.in_use():,} and the budget is {budget.nbytes:,} (HEADRACE_MEMORY_BYTES). "
+            f"Raise it, or leave the column out (columns=[...])"
+        )
 
     def numbers(self, first: int, count: int) -> list[int]:
         """The numbers in the shard of these rows of the order."""
@@ -105,6 +138,7 @@ class OpenChunk:
         """Rows [first, first + count) of the order by columns; of JSON lines, as the dicts they are. `arrays`: a column
         whose lists of whole numbers stay out of Python: they come as numpy arrays. A row that cannot be read raises a
         DataError: asked for alone, it is this row's."""
+        self.sizes(arrays)
         if self._faults:
             self._refuse_faults(first, count)
         if not self._is_ordered and (self._picked + count > FEW or isinstance(self._data, list)):
@@ -143,11 +177,32 @@ class OpenChunk:
         except (pa.ArrowException, ValueError, OverflowError):
             return None
 
-    def _segment(self, first: int) -> Iterator[Row]:
-        """The rows from `first` on that become Python values at once."""
-        numbers = self.numbers(first, self._step)
+    def _segments(self, first: int) -> Iterator[tuple[int, int]]:
+        """The rows from `first` on in runs that become Python values at once: where each begins, and its rows."""
+        sizes = self.sizes()
+        while (left := min(self._most, self.chunk.rows - first)) > 0:
+            count = left if sizes is None else min(left, self._fitting(sizes, first))
+            yield first, count
+            first += count
+
+    def _fitting(self, sizes: RowSizes, first: int) -> int:
+        """How many rows from `first` on become Python values at once. They count until the next ones do."""
+        if self._budget is None or sizes.total <= SMALL_BYTES:
+            return sizes.fitting(first, SEGMENT_BYTES)
+        self._memory.change(self._nbytes)
+        room = self._budget.preferred() // ROOM_SHARE
+        count = sizes.fitting(first, max(SMALL_BYTES // ROOM_SHARE, min(SEGMENT_BYTES, room)))
+        nbytes = sizes.bytes_of(first, count)
+        if count == 1 and nbytes > SMALL_BYTES and nbytes > (most := self._budget.most()):
+            raise self._too_large(int(self._order[first]), nbytes, most)
+        self._memory.change(self._nbytes + nbytes)
+        return count
+
+    def _segment(self, first: int, count: int) -> Iterator[Row]:
+        """These rows, which become Python values at once."""
+        numbers = self.numbers(first, count)
         with in_place(self.label, self.chunk):
-            part = self.part(first, self._step)
+            part = self.part(first, count)
         dicts = iter(part) if isinstance(part, list) else _dicts(part, len(numbers))
         return map(_new, repeat(Row), zip(repeat(self._prefix), numbers, dicts))
 

@@ -81,6 +81,15 @@ class OpenChunks:
             self._finish({s.chunk.shard for s in slots if s not in self._open} | self._pool.shards_ahead())
         return found
 
+    def row_bytes(self, slots: Iterable[Slot]) -> int:
+        """Bytes of a row of these chunks, about: as the file has it, or as Python values if that is more."""
+        rows = nbytes = 0
+        for slot in slots:
+            opened = self._open.get(slot)
+            known = opened.python_bytes if opened is not None else 0
+            rows, nbytes = rows + slot.chunk.rows, nbytes + max(slot.chunk.nbytes, known)
+        return nbytes // max(rows, 1)
+
     def _finish(self, in_sight: set[int]) -> None:
         """Have the shards put by that nothing in sight will be read from."""
         for shard in self._reading - in_sight:

@@ -16,7 +16,7 @@ from headrace.address import Row
 from headrace.catalog.identity import Trust
 from headrace.catalog.index import Counts, Index
 from headrace.errors import Changed, HeadraceError, SpecError, StateError, shown
-from headrace.fetch.block import RowBlock, as_block, gather
+from headrace.fetch.block import RowBlock, as_block, block_bytes, gather
 from headrace.fetch.draws import Draws
 from headrace.fetch.needs import Need, mark_of_shard
 from headrace.fetch.open_chunks import OpenChunks
@@ -33,6 +33,8 @@ T = TypeVar("T")
 log = logging.getLogger("headrace")
 
 BLOCK_ROWS = 1024
+BLOCK_SHARE = 4
+"""Rows by the block take no more than this part of the memory budget, or are one row."""
 _NO_ROWS: Iterator[Row] = iter(())
 _SECOND = itemgetter(1)
 
@@ -165,17 +167,26 @@ class Rows(Stage[Row]):
 
     @_one_at_a_time
     def next_block(self, most: int = BLOCK_ROWS) -> RowBlock | None:
-        """Up to `most` of the next rows as columns, or None at the end. The same rows as item by item, only sooner."""
+        """Up to `most` of the next rows as columns, or None at the end. The same rows as item by item, only sooner.
+
+        There are fewer where they would take more than a quarter of the memory budget."""
         if (most := index_of(most)) < 1:
             raise SpecError(f"next_block({most}): the number of rows wanted, 1 or more")
         mark, given = self._mark, self._given
         try:
             if left := length_hint(self._turns):
                 return as_block(list(islice(self._ready, min(most, left))))
-            _, done = self._drawn(most)
-            if done is None:
-                return None
-            opened = partial(self._open.of, slots=done.slots, order=self._pool.order)
+            while True:
+                before, done = self._drawn(most)
+                if done is None:
+                    return None
+                opened = partial(self._open.of, slots=done.slots, order=self._pool.order)
+                fits = block_bytes(opened, done) <= self.run.memory_bytes // BLOCK_SHARE
+                if fits or done.count == 1:
+                    break
+                self._pool.go_to(before)
+                self._open.keep_only(self._pool.slots)
+                most = done.count // 2
             block = gather(opened, done, str(self.index.listing.source))
             self._nothing_drawn()
         except BaseException:

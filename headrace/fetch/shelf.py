@@ -43,7 +43,7 @@ class Shelf:
         self.index, self.run, self.columns, self._never_whole = index, run, columns, by_range
         if not by_range:
             check_room(index, run)
-        self._cache = cache_of(run)
+        self._cache, self._budget = cache_of(run), MemoryBudget(run.memory_bytes)
         if by_range:
             sweep_once(self._cache, Stop())  # what earlier runs left; nothing will be fetched here
         self._prefetch: ShardPrefetcher | None = None
@@ -88,7 +88,7 @@ class Shelf:
         listing = self.index.listing
         prefix = (str(listing.source), epoch, listing.label(chunk.shard))
         faults: RowFaults = {}
-        return OpenChunk(chunk, self._read(chunk, faults), order, prefix, faults)
+        return OpenChunk(chunk, self._read(chunk, faults), order, prefix, faults, self._budget)
 
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
         """Close what is not needed; let go of what is neither needed nor part of the state that was saved last, and put
@@ -223,7 +223,7 @@ class Shelf:
         shard, found = self.index.listing.shard(number), self.index.shard(number)
         self.index.check_columns(number, self.columns)
         digest = found.digest if isinstance(found, GroupRows) else ""
-        reader = ParquetReader(shard, path, self.columns, digest, budget=MemoryBudget(self.run.memory_bytes))
+        reader = ParquetReader(shard, path, self.columns, digest, budget=self._budget)
         if isinstance(found, GroupRows) and reader.group_rows() != found.rows.tolist():
             reader.close()
             raise Changed(

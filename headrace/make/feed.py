@@ -12,7 +12,7 @@ from functools import partial
 from itertools import repeat
 
 from headrace.errors import DataError, HeadraceError, StateError, shown
-from headrace.fetch.block import RowBlock, gather, pick
+from headrace.fetch.block import RowBlock, block_bytes, gather, pick
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.cursor import Cursor
 from headrace.fetch.draws import Draws, Slot
@@ -28,6 +28,8 @@ from headrace.stage import State
 MOST_ROWS = 256
 BLOCK_BYTES = 1 << 20
 """Rows are made ready in blocks of at most so many rows, and of about so many bytes."""
+PYTHON_BYTES = 8 << 20
+"""...and as Python values of no more bytes, unless it is a row alone."""
 FIRST_ROWS = 8
 """...that start small, each as large as all before it: the first batch after a resume waits for its own rows, not more.
 """
@@ -35,6 +37,10 @@ AHEAD_BYTES, AHEAD_BLOCKS = 8 << 20, 4
 """Rows that are made ready while nobody waits for them: of about so many bytes, and so many blocks, at most."""
 KEPT_BLOCKS = 8
 """The shards of so many blocks back are kept: the state that was saved last may still need them."""
+
+
+class _BlockTooLarge(Exception):
+    """The rows of a block take too much as Python values; they are made ready one by one."""
 
 
 class Feed:
@@ -184,6 +190,7 @@ class Feed:
                 if done.count == 1:
                     raise
                 self._rows, self._made_rows = 1, 0
+                self._opened().keep_only(self._pool.slots)
             else:
                 return True
         return False
@@ -214,7 +221,7 @@ class Feed:
         made = self._make(done)
         self._made_rows += done.count
         self._rows = min(self._made_rows, MOST_ROWS)
-        self._row_bytes = _row_bytes(done.slots)
+        self._row_bytes = self._row_bytes_of(done.slots)
         self._ready.extend(made)  # last: what was drawn is undone where anything above fails
 
     def _most(self) -> int:
@@ -222,8 +229,12 @@ class Feed:
 
     def _in_bytes(self, most: int) -> int:
         """Rows of about so many bytes; one at least."""
-        row_bytes = _row_bytes(self._pool.slots) if self._pool.slots else self._row_bytes
+        row_bytes = self._row_bytes_of(self._pool.slots) if self._pool.slots else self._row_bytes
         return max(1, most // max(row_bytes, 1))
+
+    def _row_bytes_of(self, slots: Iterable[Slot]) -> int:
+        """About, going by what the file says, or by what was found in chunks that are open."""
+        return 0 if self._open is None else self._open.row_bytes(slots)
 
     def _make(self, done: Draws) -> list[Ready]:
         opened = self._opened()
@@ -245,6 +256,8 @@ class Feed:
         for slot, _, count in done.parts():
             if count:
                 chunk_of(slot)  # what fails here is a file, not a row
+        if done.count > 1 and block_bytes(chunk_of, done, self._prepare.arrays) > PYTHON_BYTES:
+            raise _BlockTooLarge
         try:
             block = gather(chunk_of, done, self._source.spec, self._prepare.arrays)
             samples = self._prepared(self._grouped(block, {slot.chunk.shard for slot in done.slots}))
@@ -331,11 +344,6 @@ class Feed:
             self._shelf.close()
             self._open = None
             self._groups = None
-
-
-def _row_bytes(slots: Iterable[Slot]) -> int:
-    chunks = [slot.chunk for slot in slots]
-    return sum(chunk.nbytes for chunk in chunks) // max(1, sum(chunk.rows for chunk in chunks))
 
 
 def _only_chunk(done: Draws) -> Chunk:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.rng import I64
 
 KEPT_CHUNKS = 32
+"""At most, and of no more bytes than a chunk may take in memory, except the last one."""
 MOST_ROWS = 10_000
 """A group of more rows is refused: the column is no group column, or someone means us ill."""
 
@@ -29,7 +30,9 @@ class Groups:
         in_file_order = replace(rules, shuffle=False, shard_window=1, coordinate="windows", limit=None)
         self._order = Order(counts, in_file_order, 0)
         self._counts, self._column, self._read = counts, column, read
-        self._kept: OrderedDict[int, list[dict[str, Any] | DataError]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[list[dict[str, Any] | DataError], int]] = OrderedDict()
+        """The rows of chunks, and the bytes that they take."""
+        self._most_bytes = 0
 
     def of(self, shard: int, row: int) -> list[dict[str, Any]] | None:
         """The rows of the group that begins with this row; None: it begins before."""
@@ -55,26 +58,42 @@ class Groups:
 
     def _row(self, shard: int, row: int) -> dict[str, Any]:
         chunk = self._order.chunk_at((shard << WINDOW_BITS) + row)
-        rows = self._kept.pop(chunk.start, None)
-        if rows is None:
-            rows = self._rows(chunk)
-        self._kept[chunk.start] = rows
-        if len(self._kept) > KEPT_CHUNKS:
+        kept = self._kept.pop(chunk.start, None)
+        if kept is None:
+            kept = self._rows(chunk)
+        self._kept[chunk.start] = kept
+        while len(self._kept) > 1 and self._is_full():
             self._kept.popitem(last=False)
-        found = rows[row - chunk.first]
+        found = kept[0][row - chunk.first]
         if isinstance(found, DataError):
             raise DataError(str(found))
         return found
 
-    def _rows(self, chunk: Chunk) -> list[dict[str, Any] | DataError]:
-        """All rows of a chunk; where one cannot be read, why."""
+    def _is_full(self) -> bool:
+        return len(self._kept) > KEPT_CHUNKS or sum(nbytes for _, nbytes in self._kept.values()) > self._most_bytes
+
+    def _rows(self, chunk: Chunk) -> tuple[list[dict[str, Any] | DataError], int]:
+        """All rows of a chunk, or where one cannot be read why, and the bytes that they take."""
         opened = self._read(chunk, self._order.rows_of(chunk), 0)
         try:
-            return _dicts(opened.part(0, chunk.rows))
-        except DataError:
-            return [_dict_or_error(opened, i) for i in range(chunk.rows)]
+            sizes = opened.sizes()
+            self._most_bytes = opened.most_bytes
+            if sizes is not None and sizes.total > opened.most_bytes:
+                raise DataError(
+                    f"rows {chunk.first} to {chunk.first + chunk.rows - 1} of {shown(opened.label)} are read at once "
+                    f"to group them; they take about {sizes.total:,} bytes and may take {opened.most_bytes:,}, half of "
+                    f"HEADRACE_MEMORY_BYTES: raise it, or write the file with smaller row groups"
+                )
+            return self._read_all(opened), 0 if sizes is None else sizes.total
         finally:
             opened.close()
+
+    def _read_all(self, opened: OpenChunk) -> list[dict[str, Any] | DataError]:
+        rows = opened.chunk.rows
+        try:
+            return _dicts(opened.part(0, rows))
+        except DataError:
+            return [_dict_or_error(opened, i) for i in range(rows)]
 
 
 def _dicts(part: Columns | list[dict[str, Any]]) -> list[dict[str, Any] | DataError]:

@@ -6,7 +6,9 @@ from planted import FILES, Bug, Edit
 
 ERRORS, LOGBOOK = "headrace/errors.py", "headrace/serve/logbook.py"
 PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
+CHUNK, SIZE = "headrace/fetch/chunk.py", "headrace/fetch/python_size.py"
 BOMBS = "tests/test_parquet_bombs.py"
+IN_PYTHON = "test_rows_that_are_small_until_they_are_python_values_are_read_within_the_budget"
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
@@ -52,9 +54,45 @@ BUGS = (
         (f"{BOMBS}::{REFUSED}[a footer that is false-shuffled]",),
     ),
     Bug(
+        "rows that become Python values not counted",
+        "only what Arrow takes counts: a struct of one bit becomes a dict",
+        (Edit(CHUNK, "self._fitting(sizes, first))", "left)"),),
+        (f"{BOMBS}::{IN_PYTHON}[structures in many row groups-shuffled]",),
+    ),
+    Bug(
+        "blocks of rows by their size in the file",
+        "rows are made ready by the hundred, whatever they become",
+        (Edit("headrace/make/feed.py", "> PYTHON_BYTES:", "> PYTHON_BYTES << 9:"),),
+        (f"{BOMBS}::{IN_PYTHON}[structures in many rows-loader]",),
+    ),
+    Bug(
+        "structs without a list not counted",
+        "a dict for each level of a struct is nothing",
+        (Edit(SIZE, "PythonSize(DICT + KEY * count)", "PythonSize(0 * count)"),),
+        (f"{BOMBS}::{IN_PYTHON}[structures inside each other-in order]", "tests/test_python_size.py"),
+    ),
+    Bug(
+        "characters of one byte",
+        "a text takes in Python what it takes in UTF-8",
+        (Edit(SIZE, "if text.max() < TWO_BYTES:", "if text.max() < 256:"),),
+        ("tests/test_python_size.py",),
+    ),
+    Bug(
+        "32 bits for what rows take",
+        "sums of sizes have the numbers of Arrow's offsets",
+        (Edit(SIZE, "np.multiply(edges[1:] - edges[:-1], each, dtype=np.int64)", "(edges[1:] - edges[:-1]) * each"),),
+        ("tests/test_python_size.py",),
+    ),
+    Bug(
+        "one heavy row ends the run",
+        "a row that is too large is not left out where bad rows are",
+        (Edit(CHUNK, "in self._sizes.over(self.most_bytes).items()", "in self._sizes.over(sys.maxsize).items()"),),
+        ("tests/test_python_size.py",),
+    ),
+    Bug(
         "chunks of a pool not counted",
         "each chunk is weighed as if it were the only one",
-        (Edit("headrace/fetch/chunk.py", "MemoryUse(nbytes + factor * nbytes", "MemoryUse(0 * nbytes"),),
+        (Edit(CHUNK, "else data.get_total_buffer_size()", "else 0 * data.get_total_buffer_size()"),),
         (f"{BOMBS}::test_chunks_that_fit_one_by_one_are_refused_where_all_of_them_do_not",),
     ),
     Bug(

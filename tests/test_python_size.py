@@ -1,0 +1,172 @@
+"""What Arrow rows take as Python values is known before any is made: never too little, and not much too much."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace import Faults, load, rows
+from headrace.errors import DataError
+from headrace.fetch.python_size import PythonSize, RowSizes, python_size, total
+from headrace.fetch.values import to_python
+
+LUCK = random.Random(7)
+HEADER = 16
+"""Bytes that the garbage collector puts before a list or a dict."""
+
+
+def texts(word: str, most: int = 2000) -> list[str]:
+    return [word * LUCK.randrange(most) for _ in range(300)]
+
+
+def lists(value: Any, most: int = 30) -> list[list[Any]]:
+    return [[value] * LUCK.randrange(most) for _ in range(300)]
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "text": lambda: pa.array(texts("x")),
+    "text of two bytes": lambda: pa.array(texts("aā漢")),
+    "text of four bytes": lambda: pa.array([*texts("abc"), *(text + "😀" for text in texts("abc"))]),
+    "a slice of texts": lambda: pa.array([*texts("abc"), "😀" * 10, *texts("x")]).slice(200, 200),
+    "texts and nulls": lambda: pa.array(["", None, "ā", "", None]),
+    "large texts": lambda: pa.array(texts("x"), pa.large_string()),
+    "bytes": lambda: pa.array([text.encode() for text in texts("x")]),
+    "numbers": lambda: pa.array(range(100_000, 101_000)),
+    "booleans": lambda: pa.array([True, None, False] * 50),
+    "times": lambda: pa.array([datetime(2020, 1, 1)] * 50),
+    "decimals": lambda: pa.array([Decimal("1.5")] * 50),
+    "structs": lambda: pa.array([{"a": 1000, "b": "text"}] * 50),
+    "structs of six": lambda: pa.array([{f"k{i}": 1000 + i for i in range(6)}] * 50),
+    "structs of 22": lambda: pa.array([{f"k{i}": 1000 + i for i in range(22)}] * 50),
+    "structs in each other": lambda: pa.array([{"a": {"b": {"c": {"d": True}}}}] * 50),
+    "lists of structs": lambda: pa.array(lists({"a": True})),
+    "lists of texts": lambda: pa.array(lists("some text")),
+    "lists of lists": lambda: pa.array([lists(1000, 5)[:8]] * 40),
+    "a slice of lists": lambda: pa.array(lists("some text")).slice(100, 50),
+    "large lists": lambda: pa.array(lists(70_000), pa.large_list(pa.int64())),
+    "lists of one length": lambda: pa.array([["a", "bb", "ccc"]] * 99, pa.list_(pa.string(), 3)).slice(7, 50),
+    "messages": lambda: pa.array([[{"role": "user", "content": text}] * 3 for text in texts("hello ", 200)]),
+    "maps": lambda: pa.array([[(f"k{i}", i + 1000) for i in range(9)]] * 50, pa.map_(pa.string(), pa.int64())),
+    "words": lambda: pa.array(["a word"] * 300 + ["another"] * 300).dictionary_encode(),
+}
+
+
+def true_size(values: list[Any]) -> int:
+    """Without what is there once and for all."""
+    seen: set[int] = set()
+
+    def of(value: Any) -> int:
+        if value is None or isinstance(value, bool) or (id(value) in seen and not isinstance(value, int)):
+            return 0
+        seen.add(id(value))
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        return sys.getsizeof(value) + (HEADER if isinstance(value, dict | list | tuple) else 0) + sum(map(of, inside))
+
+    return sum(map(of, values)) + 8 * len(values)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_estimate_is_between_what_it_is_and_three_times_that(case: str) -> None:
+    array = CASES[case]()
+    size = python_size(pa.record_batch([array], ["c"]))
+    estimate, true = total(size.each, len(array)) + size.shared, true_size(to_python(array))
+    assert true <= estimate * 1.05 < 3 * true
+
+
+def test_columns_and_fields_count_together() -> None:
+    one, other = pa.array(["ab", "c"]), pa.array([[1], [1, 2, 3]])
+    size = python_size(pa.record_batch([one, other], ["a", "b"]))
+    alone = [python_size(pa.record_batch([array], ["c"])).each for array in (one, other)]
+    assert size.each.tolist() == (alone[0] + alone[1]).tolist()  # type: ignore[union-attr]
+    left = python_size(pa.record_batch([one, other], ["a", "b"]), arrays="b")
+    assert left.each.tolist() == alone[0].tolist()  # type: ignore[union-attr]
+
+
+def test_sizes_of_more_than_four_gigabytes_are_no_small_numbers() -> None:
+    """Arrow's numbers have 32 bits."""
+    array = pa.ListArray.from_arrays(
+        pa.array([0, 1 << 24], pa.int32()), pa.nulls(1 << 24, pa.struct([("a", pa.null())]))
+    )
+    assert total(python_size(pa.record_batch([array], ["c"])).each, 1) > 3 << 30
+
+
+class TestRows:
+    ORDER = np.array([2, 0, 1], np.int64)
+
+    def test_rows_count_in_the_order_in_which_they_are_given(self) -> None:
+        sizes = RowSizes(PythonSize(np.array([10, 200, 3000], np.int64)), self.ORDER)
+        assert [sizes.bytes_of(turn, 1) for turn in range(3)] == [3000, 10, 200]
+        assert sizes.bytes_of(0, 2) == 3010
+        assert [sizes.fitting(turn, 210) for turn in range(3)] == [1, 2, 1]
+        assert sizes.over(150) == {1: 200, 2: 3000}
+
+    def test_all_rows_may_take_the_same(self) -> None:
+        sizes = RowSizes(PythonSize(100), self.ORDER)
+        assert sizes.bytes_of(1, 2) == 200
+        assert [sizes.fitting(0, most) for most in (99, 250, 1000)] == [1, 2, 3]
+        assert sizes.over(99) == {0: 100, 1: 100, 2: 100}
+        assert sizes.over(100) == {}
+
+    def test_what_rows_share_counts_once(self) -> None:
+        sizes = RowSizes(PythonSize(10, shared=1000, word=500), self.ORDER)
+        assert sizes.bytes_of(0, 3) == 1030
+        assert sizes.over(509) == {0: 510, 1: 510, 2: 510}
+        assert sizes.fitting(0, 4000) == 3
+        assert sizes.fitting(0, 100) == 1
+
+
+# --- what comes of it
+
+
+HEAVY, EACH = 700, 150_000
+"""The row that is a bomb, and the structs that it has: 36 MB in Python, and 1 MB in Arrow."""
+
+
+@pytest.fixture
+def one_heavy_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HEADRACE_MEMORY_BYTES", "40000000")
+    edges = [0] * (HEAVY + 1) + [EACH] * (1000 - HEAVY)
+    structs = pa.StructArray.from_arrays([pa.array(np.zeros(EACH, bool))], ["a"])
+    data = {"n": list(range(1000)), "l": pa.ListArray.from_arrays(pa.array(edges, pa.int32()), structs)}
+    pq.write_table(pa.table(data), tmp_path / "a.parquet")
+    return f"parquet:{tmp_path}/a.parquet"
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_row_that_is_too_large_is_a_bad_row_of_its_own(one_heavy_row: str, tmp_path: Path, shuffle: bool) -> None:
+    told = rf"parquet:{HEAVY}: this row takes about [\d,]{{10}} bytes as Python values, and it may take 20,000,000"
+    with (
+        rows(one_heavy_row, shuffle=shuffle, cache_dir=tmp_path / "c") as stage,
+        pytest.raises(DataError, match=told),
+    ):
+        for _ in stage:
+            pass
+    faults = Faults(policy="skip", budget=1)
+    with load(one_heavy_row, shuffle=shuffle, batch_size=9, faults=faults, cache_dir=tmp_path / "c") as loader:
+        given = [number for batch in loader for number in batch["n"]]
+    assert sorted(given) == [number for number in range(1000) if number != HEAVY]
+
+
+def test_a_block_has_fewer_rows_where_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"t": [f"{i:04}" * 25_000 for i in range(64)]}), tmp_path / "a.parquet", row_group_size=8)
+    spec, cache = f"parquet:{tmp_path}/a.parquet", tmp_path / "c"
+    found = []
+    for budget in ("1000000000", "8000000"):
+        monkeypatch.setenv("HEADRACE_MEMORY_BYTES", budget)
+        with rows(spec, shuffle=True, cache_dir=cache) as stage:
+            blocks = list(iter(lambda: stage.next_block(32), None))
+        found.append([text for block in blocks for text in block.columns["t"]])
+        most = max(map(len, blocks))
+    assert found[0] == found[1]
+    assert len(found[0]) == 64
+    assert most <= 20  # of 100 kB each, in a quarter of 8 MB
