@@ -55,9 +55,11 @@ HARMLESS = {
     "torch": """Generator Tensor as_tensor cat cuda.Stream cuda.current_device cuda.is_available device
         distributed.ReduceOp.MAX distributed.all_reduce distributed.distributed_c10d._get_default_store
         distributed.get_rank distributed.get_world_size distributed.new_group empty equal exp float32 from_numpy
-        full_like get_rng_state int32 int64 manual_seed nn.* nn.functional.* nn.init.* nn.utils.clip_grad_norm_
-        ones_like optim.* randint round save set_num_threads set_rng_state stack strided tensor uint8
-        use_deterministic_algorithms utils.data.IterableDataset utils.data.get_worker_info
+        full_like get_rng_state int32 int64 manual_seed nn.Dropout nn.Embedding nn.GELU nn.LayerNorm nn.Linear
+        nn.Module nn.ModuleList nn.Sequential nn.functional.cross_entropy nn.functional.interpolate
+        nn.functional.linear nn.functional.scaled_dot_product_attention nn.init.normal_ nn.utils.clip_grad_norm_
+        ones_like optim.AdamW optim.Optimizer randint round save set_num_threads set_rng_state stack strided tensor
+        uint8 use_deterministic_algorithms utils.data.IterableDataset utils.data.get_worker_info
         utils.dlpack.from_dlpack where""",
     "transformers": "",
     "types": "MappingProxyType NoneType TracebackType UnionType",
@@ -95,6 +97,7 @@ BEHIND = {
     *("__globals__", "__builtins__", "__subclasses__", "__getattribute__", "__loader__", "__spec__", "__code__"),
     *("f_globals", "f_builtins", "f_locals"),
     *("os", "posix", "nt", "builtins", "ctypes", "pickle", "_pickle", "marshal", "runpy", "subprocess", "importlib"),
+    *("yaml", "jinja2", "np"),
 }
 """Ways from any object to modules and builtins, also as a text: `sys.modules["os"]` has a text for it."""
 MEANINGS = {

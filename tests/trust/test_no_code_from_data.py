@@ -264,6 +264,9 @@ HIDDEN = {
     "from headrace.serve.wire import ForkingPickler": "ForkingPickler",
     "from .tools import yaml": "import .tools",
     "self.os.system(x)": "os",
+    "from headrace import recipe_yaml as r\nm = r\nm.yaml.load(t, Loader=m.yaml.Loader)": "yaml",
+    "from torch import nn\nm = nn.modules\nm.torch.load(p)": "torch.nn.modules",
+    "import torch\nf = torch.nn.functional": "torch.nn.functional",
     "import dataclasses\ndataclasses.FunctionType(c, {})": ".FunctionType",
     "import torch.distributed as dist\ndist.broadcast_object_list(x)": "torch.distributed.broadcast_object_list",
     # programs and templates
