@@ -1,45 +1,110 @@
-"""Finds in a source what could turn data into code, under whatever name it was imported."""
+"""Finds in a source what could turn data into code.
+
+What may be imported is listed, and of the modules that are watched, what may be used. No assignment is followed:
+a module may stand only before the dot of an attribute, so everything that is used of it has its name written there.
+"""
 
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterator
 
-MODULES = {
-    *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "jsonpickle", "marshal", "shelve", "copyreg"),
-    *("tarfile", "zipfile", "runpy", "code", "codeop", "imp", "pty", "xmlrpc", "ctypes", "cffi", "logging.config"),
-    *("pyarrow.ipc", "pyarrow.feather", "torch.hub", "torch.package", "timeit", "cProfile", "profile", "pdb", "bdb"),
+USABLE = {
+    *("__future__", "abc", "argparse", "array", "ast", "atexit", "base64", "binascii", "bisect", "collections"),
+    *("collections.abc", "concurrent.futures", "contextlib", "copy", "dataclasses", "datetime", "decimal", "difflib"),
+    *("email.utils", "enum", "errno", "fcntl", "fnmatch", "fractions", "functools", "gc", "glob", "gzip", "hashlib"),
+    *("hmac", "html.parser", "http", "http.client", "http.server", "importlib", "importlib.resources"),
+    *("importlib.util", "inspect", "io", "ipaddress", "itertools", "json", "logging", "math", "mmap"),
+    *("multiprocessing", "multiprocessing.connection", "multiprocessing.reduction", "multiprocessing.util", "numbers"),
+    *("operator", "os", "pathlib", "queue", "random", "re", "resource", "secrets", "select", "shutil", "signal"),
+    *("socket", "ssl", "stat", "statistics", "string", "struct", "subprocess", "sys", "tempfile", "termios"),
+    *("textwrap", "threading", "time", "traceback", "types", "typing", "urllib.parse", "urllib.request", "uuid"),
+    *("warnings", "weakref", "zlib"),
+    *("PIL", "PIL.Image", "PIL.ImageDraw", "av", "av.container", "av.packet", "av.stream", "av.video.frame"),
+    *("av.video.reformatter", "av.video.stream", "certifi", "fastokens", "fsspec", "huggingface_hub", "jinja2"),
+    *("jinja2.compiler", "jinja2.exceptions", "jinja2.ext", "jinja2.filters", "jinja2.nodes", "jinja2.parser"),
+    *("jinja2.runtime", "jinja2.sandbox", "jinja2.utils", "numpy", "numpy.typing", "pandas", "pyarrow"),
+    *("pyarrow.parquet", "rich.console", "rich.progress", "rich.table", "rich.text", "soundfile", "soxr"),
+    *("tokenizers", "torch", "torch.distributed", "torch.nn.functional", "torch.utils.data", "torch.utils.dlpack"),
+    *("torchcodec", "transformers", "typer", "urllib3", "urllib3.connection", "urllib3.connectionpool"),
+    *("urllib3.exceptions", "yaml", "zstandard"),
 }
-"""Readers of formats that run what they read, or write where it says; and ways into other programs."""
-FUNCTIONS = {
-    *("eval", "exec", "compile", "__import__", "breakpoint"),
-    *("os.system", "os.popen", "posix.system", "nt.system", "subprocess.getoutput", "subprocess.getstatusoutput"),
-    *("asyncio.create_subprocess_shell", "tempfile.mktemp", "shutil.unpack_archive"),
-    *("yaml.unsafe_load", "yaml.unsafe_load_all", "yaml.full_load", "yaml.full_load_all"),
-    *("yaml.Loader", "yaml.CLoader", "yaml.UnsafeLoader", "yaml.CUnsafeLoader", "yaml.FullLoader", "yaml.CFullLoader"),
-    *("yaml.add_constructor", "yaml.add_multi_constructor", "torch.jit.load", "pandas.eval", "pandas.DataFrame.eval"),
-    *("numpy.load", "pandas.read_pickle", "types.FunctionType", "types.CodeType", "types.LambdaType"),
-    *(
-        "importlib.__import__",
-        "importlib.reload",
-        "importlib.util.spec_from_file_location",
-        "importlib.machinery.SourceFileLoader",
-    ),
-    *("ssl._create_unverified_context",),
+"""All that may be imported, besides our own modules."""
+HARMLESS = {
+    "ast": "Add BinOp Constant Div Mult Sub USub UnaryOp dump expr operator parse",
+    "importlib": "metadata.PackageNotFoundError metadata.version resources.files util.find_spec",
+    "inspect": "signature",
+    "jinja2": """compiler.CodeGenerator compiler.CodeGenerator._FinalizeInfo compiler.Frame exceptions.SecurityError
+        exceptions.TemplateError ext.Extension ext.loopcontrols nodes nodes.* parser.Parser runtime.Context
+        runtime.LoopContext runtime.Macro runtime.Undefined utils.Namespace utils.Namespace.__init__
+        utils._PassArg.context utils._PassArg.eval_context utils._PassArg.from_obj utils.pass_context""",
+    "logging": "DEBUG Filter INFO LogRecord WARNING basicConfig getLogger",
+    "multiprocessing": """connection.wait context.get_spawning_popen current_process get_all_start_methods
+        parent_process reduction.DupFd resource_tracker.ensure_running util.Finalize util.get_temp_dir""",
+    "operator": "add floordiv index itemgetter length_hint mul pow sub truediv",
+    "pandas": "DataFrame Index",
+    "pyarrow": """Array.from_buffers ArrowException ArrowInvalid ArrowNotImplementedError BaseExtensionType
+        BufferReader Codec DictionaryArray.from_arrays ExtensionType OSFile PythonFile RecordBatch.from_pylist
+        Table.from_arrays Table.from_batches Table.from_pylist __version__ __version__.split array binary binary_view
+        bool_ chunked_array concat_tables dictionary field int64 large_binary large_list large_string list_ map_
+        parquet.ParquetFile parquet.ParquetWriter parquet.read_metadata parquet.read_table parquet.write_table
+        py_buffer schema string string_view struct table type_for_alias types types.*""",
+    "string": "Template",
+    "subprocess": "",
+    "sys": """argv exception executable exit float_info.min get_int_max_str_digits getsizeof is_finalizing""",
+    "torch": """Generator Tensor as_tensor cat cuda.Stream cuda.current_device cuda.is_available device
+        distributed.ReduceOp.MAX distributed.all_reduce distributed.distributed_c10d._get_default_store
+        distributed.get_rank distributed.get_world_size distributed.new_group empty equal exp float32 from_numpy
+        full_like get_rng_state int32 int64 manual_seed nn.Dropout nn.Embedding nn.GELU nn.LayerNorm nn.Linear
+        nn.Module nn.ModuleList nn.Sequential nn.functional.cross_entropy nn.functional.interpolate
+        nn.functional.linear nn.functional.scaled_dot_product_attention nn.init.normal_ nn.utils.clip_grad_norm_
+        ones_like optim.AdamW optim.Optimizer randint round save set_num_threads set_rng_state stack strided tensor
+        uint8 use_deterministic_algorithms utils.data.IterableDataset utils.data.get_worker_info
+        utils.dlpack.from_dlpack where""",
+    "transformers": "",
+    "types": "MappingProxyType NoneType TracebackType UnionType",
+    "yaml": """AliasEvent CSafeLoader CollectionEndEvent CollectionStartEvent MappingNode MarkedYAMLError Node
+        NodeEvent SafeDumper SafeLoader ScalarEvent ScalarNode SequenceNode YAMLError compose
+        constructor.SafeConstructor dump parse reader.ReaderError safe_load""",
+    "numpy.random": "RandomState default_rng",
+    "numpy.lib": "stride_tricks.sliding_window_view",
 }
+"""Modules that can run code, and all that may be used of them without a reason. A star is any one name."""
+REFUSED = {
+    *("eval", "exec", "compile", "__import__", "breakpoint", "globals", "locals", "__builtins__"),
+    *("os.system", "os.popen", "os.startfile", "PIL.ImageMath", "typing.get_type_hints", "shutil.unpack_archive"),
+    *("numpy.load", "numpy.DataSource", "numpy.char", "numpy.core", "numpy._core", "numpy.ctypeslib", "numpy.f2py"),
+    *("numpy.dtypes", "numpy.ma", "numpy.matlib", "numpy.matrixlib", "numpy.polynomial", "numpy.rec"),
+    *("numpy.strings", "numpy.testing", "numpy.distutils", "numpy.compat"),
+}
+"""Of builtins and of modules that are not listed above; with all that is inside."""
 STARTS = ("os.exec", "os.spawn", "os.posix_spawn")
+INSIDE = {
+    *{module.partition(".")[0] for module in HARMLESS},
+    *("os", "posix", "nt", "builtins", "bltns", "ctypes", "pickle", "marshal", "copyreg", "np", "pa", "pd", "runpy"),
+}
+"""Other modules import these, and so lead to them: `glob.os`."""
 LOADERS = {"torch.load", "yaml.load", "yaml.load_all"}
 """Harmless if they are called in one way, and not to be handed on."""
 METHODS = {
-    *("mktemp", "extractall", "getoutput", "getstatusoutput", "startfile", "unpack_archive"),
+    *("mktemp", "extractall", "getoutput", "getstatusoutput", "startfile", "unpack_archive", "load_extension"),
     *("_create_unverified_context", "read_pickle", "to_pickle", "load_module", "exec_module", "open_stream"),
-    *("enable_load_extension",),
+    *("enable_load_extension", "add_constructor", "add_multi_constructor", "attrgetter", "methodcaller"),
+    *("resolve_name", "vformat", "FunctionType", "LambdaType", "CodeType"),
 }
+"""Of whatever object."""
+BEHIND = {
+    *("__globals__", "__builtins__", "__subclasses__", "__getattribute__", "__loader__", "__spec__", "__code__"),
+    *("f_globals", "f_builtins", "f_locals"),
+    *("os", "posix", "nt", "builtins", "ctypes", "pickle", "_pickle", "marshal", "runpy", "subprocess", "importlib"),
+    *("yaml", "jinja2", "np"),
+}
+"""Ways from any object to modules and builtins, also as a text: `sys.modules["os"]` has a text for it."""
 MEANINGS = {
     "shell": False,
     "allow_pickle": False,
     "trust_remote_code": False,
+    "eval_str": False,
     "weights_only": True,
     "verify": True,
     "check_hostname": True,
@@ -47,94 +112,79 @@ MEANINGS = {
 """Arguments that may have this value only."""
 GLOBALS = {"MAX_IMAGE_PIXELS", "LOAD_TRUNCATED_IMAGES", "verify_mode"}
 """Attributes of libraries that nobody but the user may change."""
-WATCHED = {"ForkingPickler", "all_gather_object", "import_module", "literal_eval", "Popen", "from_string"}
-"""Allowed where a reason is given."""
+WATCHED = {
+    *("ForkingPickler", "all_gather_object", "import_module", "literal_eval", "Popen", "from_string", "sys.modules"),
+    *("sys._getframe", "multiprocessing.get_context"),
+}
+"""Allowed where a reason is given, with all that is inside."""
 SAFE_LOADER = "getattr(yaml, 'CSafeLoader', yaml.SafeLoader)"
-_BUILTINS = {*dir(builtins), "__builtins__"}
-_SPACES = ("builtins.__dict__", "__builtins__", "__builtins__.__dict__", "sys.modules", "globals()", "locals()")
-"""Dictionaries in which builtins and modules are found by name."""
 
 
 def findings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and rule of everything that is not to be there, and of everything that needs a reason."""
     names = _Names(tree)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    bases = set(map(id, _bases(tree)))
     for node in ast.walk(tree):
-        found = [*_imports(node), *_references(node, names, id(node) in called)]
+        found = [*_imports(node, names), *_anywhere(node, names)]
+        if isinstance(node, ast.expr) and id(node) not in bases:
+            found += _uses(node, names, id(node) in called)
         if isinstance(node, ast.Call):
             found += _calls(node, names, tree)
         yield from ((getattr(node, "lineno", 0), what) for what in found)
 
 
 class _Names:
-    """What the names of a source stand for."""
+    """What the names of a source stand for: what was imported, and nothing else."""
 
     def __init__(self, tree: ast.AST) -> None:
         self._known: dict[str, str] = {}
-        self._modules: set[str] = {"builtins", "__builtins__"}
+        self._modules: set[str] = set()
+        self.twice: set[str] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                    self._known[alias.asname or whole] = whole
-                    self._modules.add(whole)
-            elif isinstance(node, ast.ImportFrom) and not node.level:
+                    self._modules |= {whole, alias.name}
+                    self._bind(alias.asname or whole, whole)
+            elif isinstance(node, ast.ImportFrom):
                 for alias in node.names:
-                    self._known[alias.asname or alias.name] = self._joined(node.module, alias.name) or ""
-        for _ in range(4):  # names of names
-            for node in ast.walk(tree):
-                self._assigned(node)
+                    self._bind(alias.asname or alias.name, f"{node.module}.{alias.name}")
 
-    def _assigned(self, node: ast.AST) -> None:
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr):
-            targets = [node.target]
-        value = getattr(node, "value", None)
-        whole = self.of(value) if targets and isinstance(value, ast.expr) else None
-        for target in targets:
-            if isinstance(target, ast.Name) and whole and not whole.startswith("?"):
-                self._known.setdefault(target.id, whole)
+    def _bind(self, name: str, whole: str) -> None:
+        before = self._known.setdefault(name, whole)
+        if before != whole and not INSIDE.isdisjoint((*before.split("."), *whole.split("."))):
+            self.twice.add(name)
 
     def of(self, node: ast.expr) -> str | None:
-        """A dotted name, as it would be without any alias; None: it is no name."""
+        """A dotted name, as it would be without any alias; None: it is of nothing that was imported."""
         if isinstance(node, ast.Name):
-            own = node.id if node.id in _BUILTINS else f"?{node.id}"  # no module is known under a name of ours
-            return self._known.get(node.id, own)
-        if isinstance(node, ast.NamedExpr):
-            return self.of(node.value)
-        if isinstance(node, ast.Attribute):
-            return self._joined(self.of(node.value), node.attr)
-        if isinstance(node, ast.Subscript) and (key := constant(node.slice)) is not None:
-            space = self.of(node.value)
-            return None if space not in _SPACES else key
-        if isinstance(node, ast.Call):
-            return self._of_call(node)
-        return None
-
-    def _of_call(self, node: ast.Call) -> str | None:
-        function = self.of(node.func)
-        if function == "getattr" and len(node.args) >= 2 and (name := constant(node.args[1])) is not None:
-            return self._joined(self.of(node.args[0]), name)
-        if function == "vars" and node.args and self.of(node.args[0]) in ("builtins", "__builtins__"):
-            return "builtins.__dict__"
-        if function in ("globals", "locals"):
-            return f"{function}()"
-        if function in ("importlib.import_module", "__import__") and node.args:
-            return constant(node.args[0])
-        if function and function.endswith((".get", ".__getitem__")) and node.args:
-            return constant(node.args[0]) if function.rpartition(".")[0] in _SPACES else None
-        return None
-
-    @staticmethod
-    def _joined(owner: str | None, name: str) -> str | None:
-        if owner in ("builtins", "__builtins__") and name != "__dict__":
-            return name
+            return self._known.get(node.id)
+        base, name = _step(node)
+        owner = None if base is None else self.of(base)
         return None if owner is None else f"{owner}.{name}"
 
-    def is_module(self, node: ast.expr) -> bool:
-        return self.of(node) in self._modules
+    def is_module(self, whole: str | None) -> bool:
+        return whole in self._modules
+
+
+def _step(node: ast.expr) -> tuple[ast.expr | None, str]:
+    """The object of which an attribute is taken, and the attribute's name; also where `getattr` takes it."""
+    if isinstance(node, ast.Attribute):
+        return node.value, node.attr
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        name = constant(node.args[1]) if len(node.args) >= 2 else None
+        return (None, "") if name is None else (node.args[0], name)
+    return None, ""
+
+
+def _bases(tree: ast.AST) -> Iterator[ast.expr]:
+    """What stands before the dot of an attribute, or is only asked whether it has one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and (base := _step(node)[0]) is not None:
+            yield base
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr":
+            yield from node.args[:1]
 
 
 def constant(node: ast.expr) -> str | None:
@@ -150,46 +200,98 @@ def constant(node: ast.expr) -> str | None:
     return None
 
 
-def _banned(whole: str) -> bool:
-    return whole in FUNCTIONS or whole.startswith(STARTS) or _of_banned_module(whole)
-
-
-def _of_banned_module(whole: str) -> bool:
-    return any(whole == banned or whole.startswith(f"{banned}.") for banned in MODULES)
-
-
-def _imports(node: ast.AST) -> Iterator[str]:
-    wholes: list[str] = []
+def _imports(node: ast.AST, names: _Names) -> Iterator[str]:
     if isinstance(node, ast.Import):
-        wholes = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        wholes = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-    for whole in wholes:
-        if _of_banned_module(whole):
-            yield f"import {whole}"
-        elif whole in FUNCTIONS:
-            yield whole
-
-
-def _references(node: ast.AST, names: _Names, is_called: bool) -> Iterator[str]:
-    """Of names, attributes, and what stands for them."""
-    if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+        modules, taken = [alias.name for alias in node.names], []
+    elif isinstance(node, ast.ImportFrom):
+        modules, taken = ["." * node.level + (node.module or "")], [alias.name for alias in node.names]
+    else:
         return
-    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-    if isinstance(node, ast.Attribute) and name in METHODS:
+    for module in modules:
+        if module not in USABLE and not _is_ours(module):
+            yield f"import {module}"
+        for name in taken:
+            if name == "*":
+                yield f"import * from {module}"
+            elif not _leads_to_harmless(f"{module}.{name}"):
+                yield from _refusals(f"{module}.{name}", is_called=True)
+    for alias in node.names:
+        if (alias.asname or alias.name) in names.twice:
+            yield f"{alias.asname or alias.name} stands for two things"
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "headrace"
+
+
+def _anywhere(node: ast.AST, names: _Names) -> Iterator[str]:
+    """Names that mean harm wherever they stand."""
+    if not isinstance(node, ast.expr):
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and names.of(node) is None and node.id in REFUSED:
+        yield node.id
+    base, name = _step(node)
+    if base is not None and name in METHODS:
         yield f".{name}"
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and name in GLOBALS:
         yield f"{name} is set"
-    whole = names.of(node) or (f"?.{name}" if name else None)
-    if isinstance(getattr(node, "ctx", None), ast.Store) or whole is None:
-        return
-    if _banned(whole):
+    yield from {name, constant(node) or ""} & BEHIND
+
+
+def _uses(node: ast.expr, names: _Names, is_called: bool) -> Iterator[str]:
+    """Of a name with all its attributes."""
+    whole = names.of(node)
+    if whole is None:
+        if isinstance(node, ast.Name) and node.id == "vars" and not is_called:
+            yield "vars is handed on"
+        yield from {_step(node)[1]} & WATCHED
+    elif names.is_module(whole):
+        if not isinstance(getattr(node, "ctx", None), ast.Store):
+            yield f"{whole} is handed on"
+    else:
+        yield from _refusals(whole, is_called)
+
+
+def _refusals(whole: str, is_called: bool) -> Iterator[str]:
+    reasoned = [name for name in WATCHED if f".{name}." in f".{whole}."]
+    if reasoned:
+        yield from reasoned
+    elif whole in LOADERS:
+        if not is_called:
+            yield f"{whole} is handed on"
+    elif (module := _watched(whole)) is not None:
+        if not _is_harmless(module, whole):
+            yield whole
+    elif _is_refused(whole) or _leads_elsewhere(whole):
         yield whole
-    if whole in LOADERS and not is_called:
-        yield f"{whole} is handed on"
-    last = whole.rpartition(".")[2].removeprefix("?")
-    if last in WATCHED:
-        yield last
+
+
+def _is_refused(whole: str) -> bool:
+    return whole.startswith(STARTS) or any(f"{whole}.".startswith(f"{one}.") for one in REFUSED)
+
+
+def _leads_elsewhere(whole: str) -> bool:
+    """To a module that is watched, by way of another one that imports it."""
+    root, *inside, last = whole.split(".")
+    if last in METHODS or last == "__dict__" or any(part.lstrip("_") in INSIDE for part in (*inside, last)):
+        return True
+    return root != "headrace" and any(part.startswith("_") for part in inside)
+
+
+def _watched(whole: str) -> str | None:
+    return max((module for module in HARMLESS if f"{whole}.".startswith(f"{module}.")), key=len, default=None)
+
+
+def _is_harmless(module: str, whole: str) -> bool:
+    rest, listed = whole[len(module) + 1 :], HARMLESS[module].split()
+    owner, _, last = rest.rpartition(".")
+    return rest in listed or (f"{owner}.*" in listed and not last.startswith("_"))
+
+
+def _leads_to_harmless(whole: str) -> bool:
+    """A module in a watched one, of which something may be used: that is looked at where it is."""
+    module = _watched(whole)
+    return module is not None and any(f"{module}.{name}".startswith(f"{whole}.") for name in HARMLESS[module].split())
 
 
 def _calls(node: ast.Call, names: _Names, tree: ast.AST) -> Iterator[str]:
@@ -202,8 +304,8 @@ def _calls(node: ast.Call, names: _Names, tree: ast.AST) -> Iterator[str]:
         if name in given and getattr(given[name], "value", None) is not expected:
             yield f"{name}={ast.unparse(given[name])}"
     whole, function = names.of(node.func), node.func
-    if whole == "getattr" and len(node.args) >= 2 and names.is_module(node.args[0]) and constant(node.args[1]) is None:
-        yield "getattr of a module"
+    if isinstance(function, ast.Name) and function.id == "vars" and not node.args:
+        yield "vars()"
     if whole == "torch.load" and "weights_only" not in given:  # of which the value is looked at above
         yield "torch.load"
     if whole in ("yaml.load", "yaml.load_all") and not _is_safe(node, tree):

@@ -11,6 +11,7 @@ BOMBS = "tests/test_parquet_bombs.py"
 IN_PYTHON = "test_rows_that_are_small_until_they_are_python_values_are_read_within_the_budget"
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
+NO_CODE = "tests/trust/test_no_code_from_data.py::test_the_package_has_nothing_that_turns_data_into_code"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
 
 BUGS = (
@@ -260,5 +261,36 @@ BUGS = (
             ),
         ),
         ("tests/test_robot_resume.py::test_a_state_of_a_worker_of_other_data_is_refused",),
+    ),
+    # --- ways to code that have another name
+    Bug(
+        "all of yaml imported",
+        "a star import hides where a loader comes from",
+        (Edit("headrace/recipe_yaml.py", "import yaml\n", "import yaml\nfrom yaml import *\n"),),
+        (NO_CODE,),
+    ),
+    Bug(
+        "yaml handed on",
+        "a module under another name is looked for under its own",
+        (
+            Edit(
+                "headrace/catalog/known.py",
+                "rows = yaml.load(_text(), Loader=loader)",
+                "reader, _ = yaml, loader\n    rows = reader.load(_text(), Loader=reader.Loader)",
+            ),
+        ),
+        (NO_CODE,),
+    ),
+    Bug(
+        "loader by another path",
+        "yaml.UnsafeLoader is also in yaml.loader",
+        (
+            Edit(
+                "headrace/testing/hub/card.py",
+                "data = yaml.safe_load(",
+                "data = (lambda text: yaml.loader.UnsafeLoader(text).get_single_data())(",
+            ),
+        ),
+        (NO_CODE,),
     ),
 )
