@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import FILES, Bug, Edit
+from planted import FILES, MISSING, PLACED, Bug, Edit
 
 ERRORS, LOGBOOK = "headrace/errors.py", "headrace/serve/logbook.py"
 PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
@@ -166,6 +166,55 @@ BUGS = (
         "huggingface_hub#4815",
         (Edit("headrace/catalog/hub_origin.py", "        if commit != self.commit:\n", "        if not commit:\n"),),
         ("tests/test_transport.py::TestRanges::test_another_etag_or_commit_is_a_change",),
+    ),
+    # --- media that are lost in silence
+    Bug(
+        "null is no lost image",
+        "a conversation with <image> and a null column was a text",
+        (
+            Edit(
+                "headrace/make/fields.py",
+                "any(not is_media(self._data[name]) for name",
+                "any(self._data[name] is not None and not is_media(self._data[name]) for name",
+            ),
+        ),
+        (f"{MISSING}::test_a_mark_whose_column_holds_nothing_is_a_data_error",),
+    ),
+    Bug(
+        "marks left over",
+        "of two marks and one image, the second mark was a word",
+        (Edit(PLACED, "    if left and not is_optional(row, kind):\n", "    if False:\n"),),
+        (f"{MISSING}::test_more_marks_than_media_are_a_data_error",),
+    ),
+    Bug(
+        "mark of a video taken for an image",
+        "sets of videos with a null column for images lose all their rows",
+        (Edit(PLACED, "lost = kind in spoken and not taken and", "lost = kind in spoken and"),),
+        (f"{MISSING}::test_a_mark_for_images_may_stand_for_a_video",),
+    ),
+    Bug(
+        "source of an edit lost",
+        "of two sources one was null",
+        (
+            Edit(
+                "headrace/make/formatters/generation.py",
+                'without_holes(row, "image", row.find("source_image"))',
+                '[one for one in row.find("source_image") or [] if one]',
+            ),
+        ),
+        (f"{MISSING}::test_a_hole_where_the_map_leads_is_a_data_error[one of several sources]",),
+    ),
+    Bug(
+        "null records left out",
+        "three shots, one of them null, gave two images",
+        (Edit("headrace/make/fields.py", "for item in items if holes or item", "for item in items if item"),),
+        (f"{MISSING}::test_a_hole_where_the_map_leads_is_a_data_error",),
+    ),
+    Bug(
+        "voice may be missing",
+        "a map that names the voice promises it",
+        (Edit("headrace/make/formatters/voice_tts.py", '"audio", _VOICES)', '"audio", ("",))'),),
+        (f"{MISSING}::test_a_voice_that_the_map_names_has_to_be_there",),
     ),
     # --- states of something else
     Bug(
