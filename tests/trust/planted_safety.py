@@ -167,6 +167,18 @@ BUGS = (
         (Edit("headrace/catalog/hub_origin.py", "        if commit != self.commit:\n", "        if not commit:\n"),),
         ("tests/test_transport.py::TestRanges::test_another_etag_or_commit_is_a_change",),
     ),
+    Bug(
+        "text tokenized for each of its media",
+        "3,000 images in 1.2 kB of parquet took minutes to cut",
+        (
+            Edit(
+                "headrace/make/cut.py",
+                "for tokens in tokens_before(own))",
+                "for end in own for tokens in tokens_before([end]))",
+            ),
+        ),
+        ("tests/test_cut_media.py::test_many_marks_cost_no_more_than_the_text",),
+    ),
     # --- media that are lost in silence
     Bug(
         "null is no lost image",
