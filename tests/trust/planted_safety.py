@@ -9,6 +9,7 @@ PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
 BOMBS = "tests/test_parquet_bombs.py"
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
+TOTAL, TOTALS = "headrace/sequence/total.py", "tests/test_sample_totals.py"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
 
 BUGS = (
@@ -178,6 +179,52 @@ BUGS = (
             ),
         ),
         ("tests/test_cut_media.py::test_many_marks_cost_no_more_than_the_text",),
+    ),
+    Bug(
+        "sounds of a sample counted one by one",
+        "20 times the same sound in 49 kB of parquet took 2.4 GB",
+        (Edit(TOTAL, "        if not self._samples:\n", "        if True:\n"),),
+        (
+            f"{TOTALS}::test_sounds_of_a_sample_may_have_what_one_may",
+            f"{TOTALS}::test_many_sounds_in_a_sample_take_no_more_than_twice_the_limit",
+        ),
+    ),
+    Bug(
+        "pictures of a sample counted one by one",
+        "each is within its limits",
+        (Edit(TOTAL, "if self._bytes and self._bytes + least > self._max_bytes:", "if least > self._max_bytes:"),),
+        (f"{TOTALS}::test_pictures_of_a_sample_are_limited_together",),
+    ),
+    Bug(
+        "counted anew for each field",
+        "a sample has media in seven fields",
+        (
+            Edit(
+                "headrace/sequence/finish.py",
+                "            own = clip if name in CLIPPED else picture",
+                "            total = Total(policy, self.max_sample_bytes)\n"
+                "            own = clip if name in CLIPPED else picture",
+            ),
+        ),
+        (f"{TOTALS}::test_pictures_and_frames_of_all_fields_count_together",),
+    ),
+    Bug(
+        "counted when it is there",
+        "what is too much is decoded before it is refused",
+        (Edit("headrace/sequence/finish.py", "        total.require_pixels(self._least(kind, value))\n", ""),),
+        (f"{TOTALS}::test_frames_in_a_list_are_counted_before_they_are_decoded",),
+    ),
+    Bug(
+        "what an extractor makes not counted",
+        "features may be larger than the sound",
+        (Edit("headrace/sequence/finish.py", "            total.add_sound(sound)\n", "            pass\n"),),
+        (f"{TOTALS}::test_what_an_extractor_makes_counts",),
+    ),
+    Bug(
+        "features kept whole",
+        "a view of ten frames keeps all that were made",
+        (Edit("headrace/sequence/processors.py", "    found = _apart(found)\n", ""),),
+        (f"{TOTALS}::test_what_is_cut_off_of_features_is_not_kept",),
     ),
     # --- media that are lost in silence
     Bug(
