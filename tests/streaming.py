@@ -27,7 +27,18 @@ from headrace.testing.memory import MemorySource
 from headrace.testing.tokenizers import write_tokenizer
 
 FUNCTIONS = {name.removeprefix("format_"): function for name, function in FORMATTERS.items()}
-CONFIGURED = ("shuffle", "seed", "learn", "render", "faults", "media", "decode_threads", "opener", "cache_dir")
+CONFIGURED = (
+    "shuffle",
+    "seed",
+    "learn",
+    "render",
+    "faults",
+    "media",
+    "max_sample_bytes",
+    "decode_threads",
+    "opener",
+    "cache_dir",
+)
 RATE = 8000
 
 

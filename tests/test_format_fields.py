@@ -61,6 +61,13 @@ def test_a_path_leads_where_it_says(path: str, value: Any) -> None:
     assert look(ROW, path) == value
 
 
+@pytest.mark.parametrize("path", ["shots.image", "nowhere|shots.image"])
+def test_an_item_without_fields_keeps_its_place_where_that_matters(path: str) -> None:
+    row = {"shots": [{"image": 1}, None, "x", {}, {"image": 2}]}
+    assert look(row, path) == [1, None, 2]
+    assert look(row, path, holes=True) == [1, None, None, None, 2]
+
+
 def test_a_map_names_the_columns_to_read() -> None:
     fields = {"prompt": "meta.id|a", "options": "o0..o1", "x": "json.x+w x", "f": "s1_a,s1_b", "k": "=a", "n": ""}
     assert columns_of(fields, ROW) == ["a", "meta", "json", "w x", "o0", "o1", "o2", "s1_a", "s1_b"]

@@ -53,10 +53,12 @@ def test_images_that_nothing_stands_for_come_before_the_first_question() -> None
     assert f"<|user|>{IMAGE}{IMAGE}What?<|/user|>" in sample["text"]
 
 
-def test_a_mark_without_an_image_stays_a_word() -> None:
-    sample = one("vision", asked("<image><image> What?", images=[b"1"]))
-    assert f"<|user|>{IMAGE}<image> What?<|/user|>" in sample["text"]
-    assert "The tag <image> is old." in one("conversation", asked("The tag <image> is old."))["text"]
+def test_a_mark_in_a_row_without_a_column_for_images_stays_a_word() -> None:
+    row = asked("The tag <image> is old.")
+    with pytest.raises(DataError, match="the row has no image"):
+        run("conversation", row)
+    del row["images"]
+    assert "The tag <image> is old." in one("conversation", row)["text"]
 
 
 @pytest.mark.parametrize("name", ["vision", "conversation", "tool_use"])

@@ -144,13 +144,120 @@ def test_a_list_with_a_hole_is_a_data_error(formatter: str, column: str, place: 
         run(formatter, {**row, column: media})
 
 
-def test_a_mark_whose_list_is_empty_is_a_data_error() -> None:
-    row = talk("<image>What?")
-    blank: list[Any] = [[], {}, b"", {"bytes": None, "path": None}]
-    for nothing in blank:
-        with pytest.raises(DataError, match="the row has no image"):
-            run("conversation", {**row, "image": nothing})
-    assert "<image>What?" in one("conversation", row)["text"]
+SPOKEN: dict[str, dict[str, Any]] = {
+    "conversation": talk("<image>What?"),
+    "agentic": talk("<image>What?"),
+    "code": {"instruction": "<image>What?", "output": "print(1)"},
+    "chain_of_thought": {"question": "<image>What?", "thinking": "Hm.", "answer": "A cat."},
+    "anti_hallucination": {"question": "<image>What?", "answer": "A cat.", "context": "A long page."},
+    "tool_use": talk("<image>What?"),
+}
+
+
+@pytest.mark.parametrize("what", NOTHING)
+@pytest.mark.parametrize("column", ["image", "images"])
+@pytest.mark.parametrize("formatter", SPOKEN)
+def test_a_mark_whose_column_holds_nothing_is_a_data_error(formatter: str, column: str, what: str) -> None:
+    """Null is how most data sets write that there is no image."""
+    row = SPOKEN[formatter]
+    with pytest.raises(DataError, match="the row has no image.*optional: =image"):
+        run(formatter, {**row, column: NOTHING[what]})
+    assert "<image>What?" in one(formatter, {**row, column: NOTHING[what]}, {"optional": "=image"})["text"]
+    assert one(formatter, {**row, column: b"there"})["image"] == b"there"
+
+
+@pytest.mark.parametrize("kind", ["image", "video", "audio"])
+def test_a_mark_in_a_row_without_a_column_for_it_is_a_word(kind: str) -> None:
+    others = {"image": None, "video": None, "audio": None}
+    del others[kind]
+    assert f"<{kind}>What?" in one("conversation", {**talk(f"<{kind}>What?"), **others})["text"]
+
+
+@pytest.mark.parametrize("formatter", ["agentic", "anti_hallucination", "document"])
+def test_a_mark_may_stand_for_an_image_that_is_named_by_its_address(formatter: str) -> None:
+    row = {**talk("<image>What?"), "image_url": "https://host/a.png"}
+    assert one(formatter, row)["image"] == "https://host/a.png"
+
+
+def test_a_conversation_without_a_mark_may_have_no_picture() -> None:
+    """As the rows of mixed data sets that are texts."""
+    assert "image" not in one("conversation", {**talk("What?"), "image": None, "video": None})
+    said = [*talk("What?")["messages"], {"role": "assistant", "content": "The tag <image>."}]
+    assert "image" not in one("conversation", {"messages": said, "image": None})
+
+
+def test_a_mark_for_images_may_stand_for_a_video() -> None:
+    assert one("conversation", {**talk("<image>What?"), "image": None, "video": "a.mp4"})["video"] == "a.mp4"
+    with pytest.raises(DataError, match="the row has no image"):
+        run("conversation", {**talk("<image><video>What?"), "image": None, "video": "a.mp4"})
+
+
+@pytest.mark.parametrize("formatter", ["vision", "conversation", "video", "voice_asr"])
+def test_more_marks_than_media_are_a_data_error(formatter: str) -> None:
+    kind = {"video": "video", "voice_asr": "audio"}.get(formatter, "image")
+    row = {**talk(f"<{kind}>A <{kind}>?"), f"{kind}s": [b"1"]}
+    with pytest.raises(DataError, match=f"1 <{kind}> in the conversation stands for nothing: the row has 1 {kind}"):
+        run(formatter, row)
+    later = {"messages": [*row["messages"], *talk(f"<{kind}>B?")["messages"]], f"{kind}s": [b"1"]}
+    with pytest.raises(DataError, match=f"2 <{kind}> in the conversation stand for nothing: the row has 1 {kind}"):
+        run(formatter, later)
+    assert f"A <{kind}>?" in one(formatter, row, {"optional": f"={kind}"})["text"]
+
+
+def test_numbered_columns_may_end_in_nothing() -> None:
+    """So do data sets write rows with fewer images than others; a hole before an image is none of these."""
+    row = {**QUESTION, "image_1": b"1", "image_2": b"2", "image_3": None, "image_4": None}
+    assert one("vision", row)["images"] == [b"1", b"2"]
+    with pytest.raises(DataError, match="image 0 of 2"):
+        run("vision", {**row, "image_1": None})
+
+
+MAPPED_HOLES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "one of several sources": (
+        "generation",
+        {"instruction": "Draw a hat.", "src": [b"1", None], "dst": b"2"},
+        {"instruction": "instruction", "source_image": "src", "target_image": "dst"},
+    ),
+    "a record that is null": (
+        "vision",
+        {**QUESTION, "shots": [{"image": b"1"}, None, {"image": b"2"}]},
+        {"image": "shots.image"},
+    ),
+    "a record that is a text": (
+        "vision",
+        {**QUESTION, "shots": [{"image": b"1"}, "cat.png", {"image": b"2"}]},
+        {"image": "shots.image"},
+    ),
+    "a record without it, of several places": (
+        "vision",
+        {**QUESTION, "shots": [{"image": b"1"}, None]},
+        {"image": "nowhere|shots.image"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAPPED_HOLES)
+def test_a_hole_where_the_map_leads_is_a_data_error(name: str) -> None:
+    formatter, row, fields = MAPPED_HOLES[name]
+    with pytest.raises(DataError, match="image 1 of . in the row holds nothing"):
+        run(formatter, row, fields)
+    assert run(formatter, row, {**fields, "optional": "=image"})
+
+
+def test_texts_of_records_leave_out_those_that_are_none() -> None:
+    row = {"turns": [{"t": "one"}, None, {"t": "two"}], "a": "A cat."}
+    assert "one\ntwo" in one("conversation", row, {"prompt": "turns.t", "response": "a"})["text"]
+
+
+@pytest.mark.parametrize("what", NOTHING)
+def test_a_voice_that_the_map_names_has_to_be_there(what: str) -> None:
+    fields = {"text": "text", "audio": "audio", "speaker_ref": "voice"}
+    row = {"text": "A cat.", "audio": b"there"}
+    assert one("voice_tts", {**row, "voice": b"voice"}, fields)["speaker_ref"] == b"voice"
+    with pytest.raises(DataError, match="the row has no audio: .*speaker_ref: voice"):
+        run("voice_tts", {**row, "voice": NOTHING[what]}, fields)
+    assert "speaker_ref" not in one("voice_tts", {**row, "voice": NOTHING[what]}, {**fields, "optional": "=audio"})
+    assert "speaker_ref" not in one("voice_tts", {**row, "speaker_ref": NOTHING[what]})  # which no map promises
 
 
 def test_known_sets_whose_images_are_optional_keep_their_rows() -> None:

@@ -24,16 +24,22 @@ def marks_of(tokens: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_cut(
-    one: dict[str, Any], ends: Mapping[str, list[int]], tokens_before: Callable[[int], int | None], room: int
+    one: dict[str, Any], ends: Mapping[str, list[int]], tokens_before: Callable[[list[int]], list[int]], room: int
 ) -> dict[str, Any]:
     """A sample without the media whose placeholders are beyond its first `room` tokens. Where there are more or fewer
-    of them than media, nobody can tell which is which, and all stay."""
+    of them than media, nobody can tell which is which, and all stay.
+
+    `tokens_before`: for places in the text, in order, how many tokens there are up to each. It is asked for all of a
+    kind at once, so that a text with many media is not tokenized for each of them.
+    """
     found = dict(one)
     for kind, own in ends.items():
         several = LIST_KEYS[kind]
         values = one.get(several) if one.get(several) is not None else [one[kind]] if one.get(kind) is not None else []
-        kept = sum((tokens_before(end) or 0) <= room for end in own)
-        if not isinstance(values, list | tuple) or len(values) != len(own) or kept == len(own):
+        if not isinstance(values, list | tuple) or len(values) != len(own):
+            continue
+        kept = sum(tokens <= room for tokens in tokens_before(own))
+        if kept == len(own):
             continue
         found.pop(several, None)
         found.pop(kind, None)

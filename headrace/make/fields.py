@@ -12,7 +12,8 @@ A map gives our name of a field the place where a row has it:
 
 A map that names an image, a video or a sound promises it: a row without it is an error. `optional: =image` says that
 rows may lack it; so for several kinds (`=image,audio`), and for the formatters of vision, video and voice, which expect
-it without a map, too.
+it without a map, too. Of numbered columns, those at the end may hold nothing (`image_3` to `image_7` of a row with two
+images): that is how rows of different lengths are written. Nothing before something, or in a list, is an error.
 """
 
 from __future__ import annotations
@@ -101,6 +102,14 @@ TEXTS = frozenset({"prompt", "response", "code", "question", "questions", "answe
 _WHOLE = CHATS | {"text"}
 _WORDS = _WHOLE | TEXTS
 """A map that says where the words are does not want a list of messages, or a text, to be found beside them."""
+MEDIA = frozenset(
+    {
+        *("image", "images", "image_url", "image_a", "image_b", "source_image", "source_image_url", "target_image"),
+        *("video", "videos", "video_path", "video_url", "video_id", "video_a", "video_b"),
+        *("audio", "audios", "audio_url", "audio_id", "speaker_ref"),
+    }
+)
+"""In a list of these, what is missing keeps its place: so that it is noticed."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]|\.")
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(?:(.*?)(\d+))?")
 _MOST_NUMBERED = 1000
@@ -122,7 +131,7 @@ class Row(Mapping[str, Any]):
         """A field: where the map says it is, else in the first column of the usual names that says something."""
         if name in self._fields:
             path = self._fields[name]
-            return look(self._data, path) if path else None
+            return look(self._data, path, holes=name in MEDIA) if path else None
         if name in _WHOLE and not _WORDS.isdisjoint(self._fields):
             return None
         for place, is_column in self._columns.places(name, aliases):
@@ -156,9 +165,8 @@ class Row(Mapping[str, Any]):
         return bool(self._column_names(names))
 
     def is_blank(self, *names: str) -> bool:
-        """Whether a column that may hold one of these fields is there, and holds neither media nor null."""
-        values = [self._data[name] for name in self._column_names(names)]
-        return any(value is not None and not is_media(value) for value in values)
+        """Whether a column that may hold one of these fields is there, and holds no media."""
+        return any(not is_media(self._data[name]) for name in self._column_names(names))
 
     def _column_names(self, names: Iterable[str]) -> list[str]:
         return [place for name in names for place, is_column in self._columns.places(name, ()) if is_column]
@@ -183,7 +191,7 @@ class Row(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if self._fields.get(name):
-            return look(self._data, self._fields[name])
+            return look(self._data, self._fields[name], holes=name in MEDIA)
         return self._data[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -248,14 +256,15 @@ def check_fields(fields: Mapping[str, str]) -> dict[str, str]:
     return dict(fields)
 
 
-def look(data: Any, path: str) -> Any:
-    """What a path leads to; None where it leads nowhere."""
+def look(data: Any, path: str, *, holes: bool = False) -> Any:
+    """What a path leads to; None where it leads nowhere. `holes`: an item of a list that has no fields gives None, and
+    is not left out."""
     if isinstance(data, Mapping) and path in data:
         return data[path]
     if path.startswith("="):
         return path[1:]
     if "|" in path:
-        found = (look(data, part.strip()) for part in path.split("|"))
+        found = (look(data, part.strip(), holes=holes) for part in path.split("|"))
         return next((value for value in found if not is_empty(value)), None)
     if "+" in path:
         return joined(*(as_text(look(data, part.strip())) for part in path.split("+"))) or None
@@ -265,7 +274,7 @@ def look(data: Any, path: str) -> Any:
     if path.endswith("*"):
         keys = [key for key in data if isinstance(key, str) and key.startswith(path[:-1])]
         return [data[key] for key in sorted(keys)]
-    return _walk(data, path)
+    return _walk(data, path, holes)
 
 
 def _numbered(data: Mapping[str, Any], found: re.Match[str]) -> list[Any] | None:
@@ -281,7 +290,7 @@ def _numbered(data: Mapping[str, Any], found: re.Match[str]) -> list[Any] | None
     return values or None
 
 
-def _walk(value: Any, path: str) -> Any:
+def _walk(value: Any, path: str, holes: bool) -> Any:
     for key, number in _STEP.findall(path):
         if not key and not number:
             continue
@@ -291,7 +300,8 @@ def _walk(value: Any, path: str) -> Any:
             inside = isinstance(value, list | tuple) and -len(value) <= at < len(value)
             value = value[at] if inside else None
         elif isinstance(value, list | tuple):
-            value = [item.get(key) for item in value if isinstance(item, Mapping)]
+            items = [item if isinstance(item, Mapping) else None for item in value]
+            value = [None if item is None else item.get(key) for item in items if holes or item is not None]
         else:
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is None:

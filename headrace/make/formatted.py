@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -173,7 +174,7 @@ class Formatted:
         loss = np.zeros(len(ids), dtype=np.bool_)
         for start, stop in one.get(_SPANS, ()):
             loss |= (places[:, 0] < stop) & ((places[:, 1] > start) | (places[:, 0] >= start))
-        one = self._fitted(one, len(ids), partial(_tokens_before, places))
+        one = self._fitted(one, len(ids), partial(counts_before, places))
         return self._sample(one, ids, loss, _tokens_before(places, one.get(_STOP)))
 
     def _by_segments(self, several: Sequence[dict[str, Any]]) -> list[Sample | None]:
@@ -194,17 +195,25 @@ class Formatted:
             made.append(self._sample(one, tokens[0] if len(tokens) == 1 else np.concatenate(tokens), loss, stop))
         return made
 
-    def _tokens_in(self, segments: Sequence[tuple[str, bool]], sizes: Sequence[int], stop: int) -> int:
-        """Tokens of the segments up to a character."""
-        at = tokens = 0
+    def _tokens_in(self, segments: Sequence[tuple[str, bool]], sizes: Sequence[int], stops: list[int]) -> list[int]:
+        """Tokens of the segments up to each of some characters, in order. No segment is tokenized more than once."""
+        inside: list[tuple[str, int, list[int]]] = []
+        """Segments with such a character, the tokens before them, and the characters."""
+        at = tokens = done = 0
         for (text, _), size in zip(segments, sizes, strict=True):
-            if stop <= at + len(text):
-                ((_, places),) = self._tokenizer.encode_with_places([text])
-                return tokens + (_tokens_before(places, stop - at) or 0)
+            first, done = done, bisect_right(stops, at + len(text))
+            if done > first:
+                inside.append((text, tokens, [stop - at for stop in stops[first:done]]))
             at, tokens = at + len(text), tokens + size
-        return tokens
+        found = self._tokenizer.encode_with_places([text for text, _, _ in inside])
+        counts: list[int] = []
+        for (_, start, own), (_, places) in zip(inside, found, strict=True):
+            counts += [start + count for count in counts_before(places, own)]
+        return counts + [tokens] * (len(stops) - done)
 
-    def _fitted(self, one: dict[str, Any], size: int, tokens_before: Callable[[int], int | None]) -> dict[str, Any]:
+    def _fitted(
+        self, one: dict[str, Any], size: int, tokens_before: Callable[[list[int]], list[int]]
+    ) -> dict[str, Any]:
         """Without the media that stand where it will be cut off."""
         room, template = self._rendering.room, self._rendering.template
         if room is None or size <= room or not has_media(one):
@@ -280,6 +289,14 @@ def _tokens_before(places: Any, stop: int | None) -> int | None:
         return None
     before = (places[:, 0] < stop).nonzero()[0]
     return int(before[-1]) + 1 if len(before) else 0
+
+
+def counts_before(places: Any, stops: Sequence[int]) -> list[int]:
+    """The same of several, each looked up: of all tokens from one on, the first character is known."""
+    import numpy as np
+
+    firsts = np.minimum.accumulate(places[::-1, 0])[::-1]
+    return [int(count) for count in np.searchsorted(firsts, stops)]
 
 
 def _sizes_before(segments: Sequence[tuple[str, bool]], sizes: Sequence[int], stop: int | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from headrace.fetch.media.load import load_audio, load_frames, load_image_tensor
 from headrace.fetch.media.policy import MediaPolicy
 from headrace.make.sample import ERROR, Sample
 from headrace.sequence.processors import features, pixels
+from headrace.sequence.total import MAX_SAMPLE_BYTES, Total
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,7 @@ MEDIA = {
 CLIPPED = ("videos", "gen_videos", "audio", "target_audio")
 """What the clip of a sample is a clip of."""
 _LISTS = (list, tuple)
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,9 @@ class Finish:
     audio_max_length: int = 1000
     """Of a log-mel, or of the `input_features` of an extractor, in frames. Samples are never cut."""
     use_raw_waveform: bool = True
+    max_sample_bytes: int = MAX_SAMPLE_BYTES
+    """What the pictures and frames of one sample may take together as tensors, 12 bytes a pixel by default; one that is
+    alone may take more. Its sounds may have `max_samples` of the policy together, as one of them may."""
 
     def __call__(
         self, sample: Sample, address: Address, policy: MediaPolicy, out: torch.Tensor | None = None
@@ -82,23 +87,42 @@ class Finish:
 
     def _finished(self, extras: Mapping[str, Any], policy: MediaPolicy, picture: torch.Tensor | None) -> dict[str, Any]:
         out: dict[str, Any] = {}
+        total = Total(policy, self.max_sample_bytes)
         clip = clip_of(extras.get("clip"))
         for name, (kind, fields) in MEDIA.items():
             if extras.keys().isdisjoint(fields):
                 continue
             found = [value for field in fields for value in several(kind, field, extras.get(field))]
-            if name == "images" and len(found) == 1:
-                out[name] = self.image(found[0], policy, picture)
-            elif found:
-                make: Callable[..., torch.Tensor] = getattr(self, kind)
-                about = (policy, clip) if name in CLIPPED else (policy,)
-                out[name] = make(found[0], *about) if len(found) == 1 else [make(value, *about) for value in found]
+            own = clip if name in CLIPPED else picture if name == "images" and len(found) == 1 else None
+            made = [self._counted(kind, value, policy, total, own) for value in found]
+            if made:
+                out[name] = made[0] if len(made) == 1 else made
         if extras.get("gen_prompts") is not None:
             out["gen_prompts"] = extras["gen_prompts"]
         out["dtype"] = extras.get("dtype", "text")
         for flag in FLAGS:
             out[flag] = bool(extras.get(flag, False))
         return out
+
+    def _counted(self, kind: str, value: Any, policy: MediaPolicy, total: Total, own: Any) -> torch.Tensor:
+        """One medium, if there is room for it beside those before it. `own`: its clip, or the place of a picture."""
+        if kind == "audio":
+            sound = self.audio(value, total.for_sound(), own)
+            total.add_sound(sound)
+            return sound
+        total.require_pixels(self._least(kind, value))
+        made = self.image(value, policy, own) if kind == "image" else self.video(value, policy, own)
+        total.add_pixels(made)
+        return made
+
+    def _least(self, kind: str, value: Any) -> int:
+        """Bytes that a picture or a video will take at least. What a processor makes is known when it is made."""
+        if self.image_processor is not None:
+            return 1
+        size = self.image_size if kind == "image" else self.video_size
+        are_frames = kind == "video" and (isinstance(value, _LISTS) or hasattr(value, "__array__"))
+        frames = min(len(value), self.max_video_frames) if are_frames else 1
+        return frames * 3 * size * size * _FLOAT_BYTES
 
     def _tokens(self, sample: Sample, training: bool) -> dict[str, Any]:
         # In numpy, whose calls cost less than torch's where so little is done in each.

@@ -40,6 +40,7 @@ def features(processor: Any, wave: NDArray[np.float32], sample_rate: int, most: 
         if not mask.all():
             found = found.index_select(axis, mask.nonzero()[:, 0])
     found = found if framed is None else found.narrow(axis, 0, min(most, found.shape[axis]))
+    found = _apart(found)
     if found.is_floating_point() and not found.isfinite().all():
         raise DataError(
             f"the voice processor made values that are not numbers (NaN or infinite) of a sound whose samples reach "
@@ -77,4 +78,9 @@ def pixels(processor: Any, image: Image, size: int) -> torch.Tensor:
     square = {"height": size, "width": size}
     made = processor(image, return_tensors="pt", size=square, **_colours_last(processor.__class__))
     found = made["pixel_values"] if isinstance(made, Mapping) else made.pixel_values
-    return torch.as_tensor(found[0])
+    return _apart(torch.as_tensor(found[0]))
+
+
+def _apart(part: torch.Tensor) -> torch.Tensor:
+    """The same, in memory of its own where it is a part of more, all of which would stay with it."""
+    return part.clone() if part.untyped_storage().nbytes() > part.numel() * part.element_size() else part

@@ -27,6 +27,7 @@ from headrace.sequence.cost import MediaTokens
 from headrace.sequence.describe import Method, Pack
 from headrace.sequence.finish import Finish
 from headrace.sequence.sample_pack import packing_of
+from headrace.sequence.total import MAX_SAMPLE_BYTES
 from headrace.serve.ending import closed_at_exit
 from headrace.serve.entries import Entry, are_ours, entries_of, limits_of
 from headrace.serve.epoch import first_place, next_epoch
@@ -147,6 +148,7 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         render: str = "tokens",
         faults: Faults | None = None,
         media: MediaPolicy | None = None,
+        max_sample_bytes: int = MAX_SAMPLE_BYTES,
         decode_threads: int | None = None,
         cache_dir: str | Path | None = None,
         opener: Opener = open_indexed,
@@ -156,9 +158,11 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         `learn`: `all` tokens, or those of `assistant` turns only. `render`: conversations are written in our `tokens`,
         or by the tokenizer's own chat `template`; what is the assistant's is then told by its generation marks, or by
         what each turn adds to the text, which is checked. `faults`: whether rows that cannot be made samples may be
-        skipped. `media`: what rows may name, and how large it may be. `decode_threads`: samples of a batch that are
-        decoded side by side, and while format functions run; None: up to four in this process, unless a processor of
-        yours does it, and one in workers.
+        skipped. `media`: what rows may name, and how large it may be. `max_sample_bytes`: what several pictures and
+        frames of one sample may take together as tensors; its sounds may have `max_samples` of `media` together, as one
+        of them may. A sample with more is refused before the next is decoded. `decode_threads`: samples of a batch that
+        are decoded side by side, and while format functions run; None: up to four in this process, unless a processor
+        of yours does it, and one in workers.
 
             dataset.configure(shuffle=True, learn="assistant", render="template", faults=Faults(policy="skip"))
             for batch in dataset.loader(batch_size=8, num_workers=2): ...
@@ -178,7 +182,8 @@ class TrueStreamingDataset(IterableDataset[dict[str, Any]]):
         if render == "template":
             template = open_template(self._template_of, self._samples.tokens, learn=learn == "assistant")
         threads = whole_or_none("decode_threads", decode_threads)
-        how = replace(self._samples, faults=faults or Faults(), threads=threads)
+        finish = replace(self._samples.finish, max_sample_bytes=whole("max_sample_bytes", max_sample_bytes, 1))
+        how = replace(self._samples, faults=faults or Faults(), threads=threads, finish=finish)
         self._samples = replace(how, shapes=shapes, learn_all=learn == "all", template=template)
         self._cache_dir, self._opener = cache_dir, opener
         self._forget()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import FILES, Bug, Edit
+from planted import FILES, MISSING, PLACED, Bug, Edit
 
 ERRORS, LOGBOOK = "headrace/errors.py", "headrace/serve/logbook.py"
 PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
@@ -12,6 +12,7 @@ IN_PYTHON = "test_rows_that_are_small_until_they_are_python_values_are_read_with
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
 NO_CODE = "tests/trust/test_no_code_from_data.py::test_the_package_has_nothing_that_turns_data_into_code"
+TOTAL, TOTALS = "headrace/sequence/total.py", "tests/test_sample_totals.py"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
 
 BUGS = (
@@ -205,6 +206,113 @@ BUGS = (
         "huggingface_hub#4815",
         (Edit("headrace/catalog/hub_origin.py", "        if commit != self.commit:\n", "        if not commit:\n"),),
         ("tests/test_transport.py::TestRanges::test_another_etag_or_commit_is_a_change",),
+    ),
+    Bug(
+        "text tokenized for each of its media",
+        "3,000 images in 1.2 kB of parquet took minutes to cut",
+        (
+            Edit(
+                "headrace/make/cut.py",
+                "for tokens in tokens_before(own))",
+                "for end in own for tokens in tokens_before([end]))",
+            ),
+        ),
+        ("tests/test_cut_media.py::test_many_marks_cost_no_more_than_the_text",),
+    ),
+    Bug(
+        "sounds of a sample counted one by one",
+        "20 times the same sound in 49 kB of parquet took 2.4 GB",
+        (Edit(TOTAL, "        if not self._samples:\n", "        if True:\n"),),
+        (
+            f"{TOTALS}::test_sounds_of_a_sample_may_have_what_one_may",
+            f"{TOTALS}::test_many_sounds_in_a_sample_take_no_more_than_twice_the_limit",
+        ),
+    ),
+    Bug(
+        "pictures of a sample counted one by one",
+        "each is within its limits",
+        (Edit(TOTAL, "if self._bytes and self._bytes + least > self._max_bytes:", "if least > self._max_bytes:"),),
+        (f"{TOTALS}::test_pictures_of_a_sample_are_limited_together",),
+    ),
+    Bug(
+        "counted anew for each field",
+        "a sample has media in seven fields",
+        (
+            Edit(
+                "headrace/sequence/finish.py",
+                "            own = clip if name in CLIPPED else picture",
+                "            total = Total(policy, self.max_sample_bytes)\n"
+                "            own = clip if name in CLIPPED else picture",
+            ),
+        ),
+        (f"{TOTALS}::test_pictures_and_frames_of_all_fields_count_together",),
+    ),
+    Bug(
+        "counted when it is there",
+        "what is too much is decoded before it is refused",
+        (Edit("headrace/sequence/finish.py", "        total.require_pixels(self._least(kind, value))\n", ""),),
+        (f"{TOTALS}::test_frames_in_a_list_are_counted_before_they_are_decoded",),
+    ),
+    Bug(
+        "what an extractor makes not counted",
+        "features may be larger than the sound",
+        (Edit("headrace/sequence/finish.py", "            total.add_sound(sound)\n", "            pass\n"),),
+        (f"{TOTALS}::test_what_an_extractor_makes_counts",),
+    ),
+    Bug(
+        "features kept whole",
+        "a view of ten frames keeps all that were made",
+        (Edit("headrace/sequence/processors.py", "    found = _apart(found)\n", ""),),
+        (f"{TOTALS}::test_what_is_cut_off_of_features_is_not_kept",),
+    ),
+    # --- media that are lost in silence
+    Bug(
+        "null is no lost image",
+        "a conversation with <image> and a null column was a text",
+        (
+            Edit(
+                "headrace/make/fields.py",
+                "any(not is_media(self._data[name]) for name",
+                "any(self._data[name] is not None and not is_media(self._data[name]) for name",
+            ),
+        ),
+        (f"{MISSING}::test_a_mark_whose_column_holds_nothing_is_a_data_error",),
+    ),
+    Bug(
+        "marks left over",
+        "of two marks and one image, the second mark was a word",
+        (Edit(PLACED, "    if left and not is_optional(row, kind):\n", "    if False:\n"),),
+        (f"{MISSING}::test_more_marks_than_media_are_a_data_error",),
+    ),
+    Bug(
+        "mark of a video taken for an image",
+        "sets of videos with a null column for images lose all their rows",
+        (Edit(PLACED, "lost = kind in spoken and not taken and", "lost = kind in spoken and"),),
+        (f"{MISSING}::test_a_mark_for_images_may_stand_for_a_video",),
+    ),
+    Bug(
+        "source of an edit lost",
+        "of two sources one was null",
+        (
+            Edit(
+                "headrace/make/formatters/generation.py",
+                'without_holes(row, "image", row.find("source_image"))',
+                '[one for one in row.find("source_image") or [] if one]',
+            ),
+        ),
+        (f"{MISSING}::test_a_hole_where_the_map_leads_is_a_data_error[one of several sources]",),
+    ),
+    Bug(
+        "null records left out",
+        "three shots, one of them null, gave two images",
+        (Edit("headrace/make/fields.py", "for item in items if holes or item", "for item in items if item"),),
+        (f"{MISSING}::test_a_hole_where_the_map_leads_is_a_data_error",),
+    ),
+    Bug(
+        "voice may be missing",
+        "a map that names the voice promises it",
+        (Edit("headrace/make/formatters/voice_tts.py", '"audio", _VOICES)', '"audio", ("",))'),),
+        (f"{MISSING}::test_a_voice_that_the_map_names_has_to_be_there",),
     ),
     # --- states of something else
     Bug(

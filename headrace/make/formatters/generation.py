@@ -10,9 +10,9 @@ from headrace.fetch.media.likely import is_frames
 from headrace.make.draft import Draft, Formatted
 from headrace.make.fields import Row, first_of
 from headrace.make.formatters.base import Tokens, flag_of, formatter
-from headrace.make.formatters.media import require_media, span_of
+from headrace.make.formatters.media import require_media, span_of, without_holes
 from headrace.make.turns import Piece, Turn
-from headrace.make.values import as_text, is_media, joined, listed, media_list, media_status, texts
+from headrace.make.values import as_text, is_media, joined, listed, media_status, texts
 
 Made: TypeAlias = Literal["image", "video"]
 
@@ -114,7 +114,7 @@ def _sources(row: Row) -> list[Any]:
     if row.is_mapped("source_image_url"):
         value = row.find("source_image_url")
         return [value] if isinstance(value, str) and media_status(value) == "url" else []
-    return media_list(row.find("source_image"))
+    return without_holes(row, "image", row.find("source_image"))
 
 
 def _is_video(row: Row) -> bool:

@@ -30,7 +30,7 @@ _MARKED: dict[Kind, Sequence[str]] = {kind: (mark,) for kind, mark in _MARKS.ite
 
 def images_of(row: Row) -> list[Any]:
     """The row's images: in one column, a list, or a column each."""
-    found = _without_holes(row, "image", first_of(row, "images", "image"))
+    found = without_holes(row, "image", first_of(row, "images", "image"))
     if found or row.is_mapped("image"):
         return found
     return _addresses(row) if row.is_mapped("image_url") else []
@@ -44,14 +44,14 @@ def pictures_of(row: Row) -> list[Any]:
 
 def _addresses(row: Row) -> list[Any]:
     """Images by their addresses, which may stand in structs."""
-    found = _without_holes(row, "image", row.find("image_url"))
+    found = without_holes(row, "image", row.find("image_url"))
     return [one["url"] if isinstance(one, Mapping) and isinstance(one.get("url"), str) else one for one in found]
 
 
 def videos_of(row: Row) -> list[Any]:
     """The row's videos: the bytes, else a file, else an address, else a name."""
     _, found = _first(row, "video")
-    several = _without_holes(row, "video", found)
+    several = without_holes(row, "video", found)
     return [found] if is_frames(found) else several
 
 
@@ -66,7 +66,7 @@ def audios_of(row: Row) -> list[Any]:
     """The row's recordings. Numbers in a list are the samples of one; lists of numbers are its channels, unless the
     field holds several."""
     name, found = _first(row, "audio")
-    several = [found] if name != "audios" and _is_wave(found) else _without_holes(row, "audio", found)
+    several = [found] if name != "audios" and _is_wave(found) else without_holes(row, "audio", found)
     return [with_rate(row, one) for one in several]
 
 
@@ -126,7 +126,7 @@ def is_optional(row: Row, kind: Kind) -> bool:
     return kind in words
 
 
-def _without_holes(row: Row, kind: Kind, value: Any) -> list[Any]:
+def without_holes(row: Row, kind: Kind, value: Any) -> list[Any]:
     """The media of a value. One that is missing between others would move those after it to another's place."""
     found = media_list(value)
     several = isinstance(value, list | tuple) and bool(found) and found[0] is not value  # which would be samples
@@ -146,22 +146,41 @@ def with_media(
     row: Row, turns: Sequence[Turn], given: Mapping[Kind, list[Any]] | None = None, *, about: Kind | None = None
 ) -> list[Turn]:
     """The conversation with all media that it speaks of, or else that the row has for it. `given`: those that are known
-    already. `about`: what should be shown, if nothing else is, and unless it is optional."""
+    already. `about`: what should be shown, if nothing else is, and unless it is optional.
+
+    In a row that has no column for its kind, a mark is a word: a text may be about `<image>`. Where there is such a
+    column, one that holds nothing is an error, be it null, and so are fewer media than marks.
+    """
     given = given or {}
     alone, spoken = not any(given.values()), _spoken_of(turns)
-    found = {k: given[k] if k in given else _media_for(row, turns, k, k in spoken, alone) for k in _MARKS}
+    found = {k: given.get(k) or _media_for(row, turns, k, k in spoken, alone) for k in _MARKS}
     if turns and (about or spoken or row.maps_any(_NAMES)):
         there = {kind for kind in _MARKS if found[kind]} | {piece.kind for one in turns for piece in one.pieces}
         for kind in [kind for kind in _MARKS if kind not in there]:
-            is_blank = kind in spoken and row.is_blank(*_FIELDS[kind])
-            require_media(row, kind, about=is_blank or (kind == about and there.isdisjoint(_MARKS)))
+            taken = kind == "image" and bool(found["video"]) and "video" not in spoken
+            lost = kind in spoken and not taken and row.is_blank(*_FIELDS[kind])
+            require_media(row, kind, about=lost or (kind == about and there.isdisjoint(_MARKS)))
     # Sets of videos keep the mark that was made for images.
     marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
     placed = list(turns)
     for kind in reversed(_MARKS):
         if found[kind] or kind in spoken:
             placed = place(placed, kind, found[kind], marks[kind])
+    for kind in spoken:
+        _require_all(row, placed, kind, len(found[kind]))
     return placed
+
+
+def _require_all(row: Row, placed: Sequence[Turn], kind: Kind, count: int) -> None:
+    """Refuse a conversation in which marks are left over, where the row has media of their kind."""
+    texts = [piece.text for one in placed if one.role != "assistant" for piece in one.pieces if piece.kind == "text"]
+    left = sum(text.count(_MARKS[kind]) for text in texts) if count else 0
+    if left and not is_optional(row, kind):
+        raise DataError(
+            f"{left} {_MARKS[kind]} in the conversation {'stands' if left == 1 else 'stand'} for nothing: the row has "
+            f"{count} {kind}{'' if count == 1 else 's'}, and more marks; repair or leave out the row, or give the "
+            f"field map `optional: ={kind}` to keep such marks as words"
+        )
 
 
 def _media_for(row: Row, turns: Sequence[Turn], kind: Kind, spoken: bool, alone: bool) -> list[Any]:
@@ -197,7 +216,7 @@ def _spoken_of(turns: Sequence[Turn]) -> set[Kind]:
 
 def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str]) -> list[Turn]:
     """The conversation with its media in place: where a part or a mark in the text stands for them, the rest before
-    the first question. A mark that nothing is left for stays a text."""
+    the first question. A mark that nothing is left for stays a text, which `with_media` looks at."""
     waiting = list(media)
     found = [Turn(one.role, tuple(_placed(one, kind, media, waiting, marks)), one.learned) for one in turns]
     if not waiting:

@@ -14,12 +14,14 @@ from headrace.make.values import is_media
 
 READ = "Read this text aloud"
 _PLACES = ("audio", "audio_url")
+_VOICES = ("speaker_ref",)
 
 
 @formatter
 def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     """A text to be read out, in the manner that the row describes. A row without a recording is an error; where the map
-    has `optional: =audio`, it gives nothing."""
+    has `optional: =audio`, it gives nothing. So is one without the voice that a map names; where that is optional, the
+    text is read in any."""
     audio = with_rate(row, first_of(row, *_PLACES))
     spoken = row.text("text") if row.is_mapped("text") else row.text("spoken")
     if row.is_mapped("clean"):
@@ -29,11 +31,13 @@ def format_voice_tts(row: Row, tokens: Tokens) -> Iterator[Formatted | None]:
     if not is_media(audio):
         require_media(row, "audio", _PLACES, about=True)
         return
+    reference = with_rate(row, row.find("speaker_ref"))
+    if not is_media(reference):
+        require_media(row, "audio", _VOICES)
     style = row.text("style", "style", "text_description").strip().rstrip(".")
     draft = Draft(tokens)
     draft.turn(turn("user", f"{READ} ({style}): {spoken}" if style else f"{READ}: {spoken}"))
     draft.turn(Turn("assistant", (Piece("gen_audio"),)))
-    reference = with_rate(row, row.find("speaker_ref"))
     yield draft.sample(
         "voice_tts",
         is_training=flag_of(row),
