@@ -255,10 +255,10 @@ class Transport:
         here = split_url(reply.url)
         downgrade = here.scheme == "https" and parts.scheme == "http"
         local = is_loopback(here.hostname) and is_loopback(parts.hostname)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or (downgrade and not local):
+        if parts.scheme not in ("http", "https") or not parts.hostname or (downgrade and not local):
             raise NotAllowed(
                 f"{plain_url(reply.url)} redirects to {plain_url(target)}, which is not followed: only http and https "
-                f"addresses without a user name, and never from https to http"
+                f"addresses, and never from https to http"
             )
         return target
 
@@ -302,8 +302,9 @@ def announced_length(headers: Mapping[str, str]) -> int | None:
 
 def checked_endpoint(url: str) -> str:
     """An endpoint as the user gives it, without its last slash; one that cannot be used is refused."""
-    parts = split_url(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    parts = split_url(url, login=True)
+    named = "@" in parts.netloc
+    if parts.scheme not in ("http", "https") or not parts.hostname or named or parts.query or parts.fragment:
         raise SpecError(
             f"endpoint {plain_url(url)!r}: it is an http or https address without user name, password and query, such "
             f"as https://huggingface.co; a token goes into HF_TOKEN"

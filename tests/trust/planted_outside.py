@@ -6,6 +6,8 @@ from planted import Bug, Edit
 
 RETRY, TRANSPORT = "headrace/catalog/retry.py", "headrace/catalog/transport.py"
 OUTAGES, REPLIES = "tests/test_outages.py", "tests/test_replies.py"
+CONNECTIONS = "headrace/catalog/connections.py"
+HOSTS = "tests/test_reply_hosts.py"
 
 BUGS = (
     Bug(
@@ -30,7 +32,7 @@ BUGS = (
     Bug(
         "parent's connections used in a forked child",
         "the table is not begun again",
-        (Edit("headrace/catalog/connections.py", "    _MANAGERS = {}\n", "    pass\n"),),
+        (Edit(CONNECTIONS, "    _MANAGERS = {}\n", "    pass\n"),),
         (
             "tests/test_connections_forked.py::test_threads_of_forked_processes_use_connections_of_their_own_without_an_error",
         ),
@@ -46,6 +48,28 @@ BUGS = (
         "a redirect of the API is followed anywhere",
         (Edit(TRANSPORT, "    return host == other_host and (", "    return True or ("),),
         (f"{REPLIES}::TestRedirects::test_a_listing_is_not_redirected_to_another_host",),
+    ),
+    Bug(
+        "another host for the endpoint",
+        "an address with a backslash is read in two ways",
+        (
+            Edit(CONNECTIONS, "    if _ODD.search(url) or ", "    if "),
+            Edit(CONNECTIONS, ".netloc) or not agreed:", ".netloc):"),
+            Edit(CONNECTIONS, '    if "@" in parts.netloc and not login:', "    if parts.username and not login:"),
+        ),
+        (f"{HOSTS}::TestAddresses::test_no_other_host_is_taken_for_the_endpoint",),
+    ),
+    Bug(
+        "host that only the client reads otherwise",
+        "what is compared is not compared with what is connected to",
+        (Edit(CONNECTIONS, ".netloc) or not agreed:", ".netloc):"),),
+        (f"{HOSTS}::TestAddresses::test_what_the_client_reads_otherwise_is_refused",),
+    ),
+    Bug(
+        "empty user name",
+        "it passes a test of its truth",
+        (Edit(CONNECTIONS, '    if "@" in parts.netloc and not login:', "    if parts.username and not login:"),),
+        (f"{HOSTS}::TestAddresses::test_no_other_host_is_taken_for_the_endpoint",),
     ),
     Bug(
         "reply that is waited for without end",
