@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
@@ -11,7 +12,10 @@ from raw_server import RawServer, answer
 from refused import check_refused, refusal
 
 from headrace.catalog.connections import split_url
-from headrace.errors import NotAllowed, SpecError, Unreachable
+from headrace.catalog.patience import Patience
+from headrace.catalog.stop import Cover
+from headrace.catalog.transport import Reply, Transport
+from headrace.errors import HeadraceError, NotAllowed, SpecError, Unreachable
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("quick")]
 
@@ -101,3 +105,26 @@ class TestAddresses:
 
     def test_a_proxy_may_have_a_user_name(self) -> None:
         assert split_url("http://me:pw@proxy.test:8080", login=True).username == "me"
+
+
+def test_a_listing_is_taken_from_the_endpoint_also_when_it_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint moved to https, which is allowed, and answers 403 once, which is asked again."""
+    hops = [
+        ("http://hub.example/api/x", 302, "https://hub.example/api/x"),
+        ("https://hub.example/api/x", 403, ""),
+        ("http://hub.example/api/x", 302, "https://hub.example/api/x"),
+        ("https://hub.example/api/x", 302, "https://hub.example:8443/api/x"),
+    ]
+
+    def once(_: Transport, url: str, headers: dict[str, str], patience: Patience, *, foreign: bool) -> Reply:
+        expected, status, location = hops.pop(0)
+        assert url == expected
+        raw = urllib3.HTTPResponse(status=status, headers={"location": location}, preload_content=False)
+        return Reply(raw, url, Cover(), patience, foreign=foreign)
+
+    monkeypatch.setattr(Transport, "_once", once)
+    error: Any
+    with pytest.raises(HeadraceError) as error:
+        Transport("http://hub.example").open("http://hub.example/api/x", "x", api=True)
+    check_refused(error.value, Unreachable, "redirects to another host")
+    assert hops == []

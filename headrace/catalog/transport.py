@@ -187,7 +187,7 @@ class Transport:
         if reply.status == 403 and reply.foreign:
             # A signed address may have expired on its way; the endpoint gives a new one.
             reply.close()
-            reply = self.get(url, start=start, stop=stop, if_range=if_range)
+            reply = self.get(url, start=start, stop=stop, if_range=if_range, api=api)
         if 200 <= reply.status < 300 or reply.status == 416:
             return reply
         with reply:

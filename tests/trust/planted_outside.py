@@ -50,6 +50,12 @@ BUGS = (
         (f"{REPLIES}::TestRedirects::test_a_listing_is_not_redirected_to_another_host",),
     ),
     Bug(
+        "listing from another host, asked for again",
+        "after a 403 the rule for the API is forgotten",
+        (Edit(TRANSPORT, "if_range=if_range, api=api)\n        if 200", "if_range=if_range)\n        if 200"),),
+        (f"{HOSTS}::test_a_listing_is_taken_from_the_endpoint_also_when_it_is_asked_for_again",),
+    ),
+    Bug(
         "another host for the endpoint",
         "an address with a backslash is read in two ways",
         (
