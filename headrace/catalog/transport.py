@@ -24,7 +24,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from headrace import run
 from headrace.catalog.connections import covered_by, is_loopback, is_untrusted, manager_for, split_url
-from headrace.catalog.patience import Patience
+from headrace.catalog.patience import SPARE, Patience
 from headrace.catalog.refusals import refusal
 from headrace.catalog.retry import HEALS, Hold, asked_wait
 from headrace.catalog.shard import Broken
@@ -85,6 +85,7 @@ class Reply:
         try:
             while data := self._raw.read1(CHUNK, decode_content=False):
                 got += len(data)
+                self._patience.took(len(data))
                 yield data
                 beat()
         except ReadTimeoutError:
@@ -215,7 +216,7 @@ class Transport:
         headers = {"Accept-Encoding": "gzip" if api else "identity", "User-Agent": "headrace"}
         if start is not None:
             headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-        patience = Patience(self.stall_seconds, STALLS * self.stall_seconds)
+        patience = Patience(self.stall_seconds, STALLS * self.stall_seconds, spare=SPARE)
         at_home = True
         first: dict[str, str] = {}
         for _ in range(MAX_REDIRECTS + 1):

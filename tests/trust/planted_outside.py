@@ -5,9 +5,10 @@ from __future__ import annotations
 from planted import Bug, Edit
 
 RETRY, TRANSPORT = "headrace/catalog/retry.py", "headrace/catalog/transport.py"
+PATIENCE = "headrace/catalog/patience.py"
 OUTAGES, REPLIES = "tests/test_outages.py", "tests/test_replies.py"
 CONNECTIONS = "headrace/catalog/connections.py"
-HOSTS = "tests/test_reply_hosts.py"
+HOSTS, FLOODS = "tests/test_reply_hosts.py", "tests/test_reply_floods.py"
 
 BUGS = (
     Bug(
@@ -82,6 +83,26 @@ BUGS = (
         "each silence has its limit, and all of them together have none",
         (Edit(TRANSPORT, "\nSTALLS = 4.0\n", "\nSTALLS = 400.0\n"),),
         (f"{REPLIES}::TestTime::test_all_waiting_for_a_reply_is_as_long_as_four_silences",),
+        hangs=True,
+    ),
+    Bug(
+        "reply that floods without end",
+        "bytes that are no body are not counted",
+        (Edit(PATIENCE, "        self._spare -= arrived\n", "        self._spare -= 0 * arrived\n"),),
+        (f"{FLOODS}::test_an_answer_of_the_api_that_floods_is_given_up",),
+        hangs=True,
+    ),
+    Bug(
+        "body that counts as a flood",
+        "what was read of it is not given back",
+        (Edit(TRANSPORT, "                self._patience.took(len(data))\n", ""),),
+        (f"{FLOODS}::test_a_large_file_in_chunks_is_read_whole",),
+    ),
+    Bug(
+        "deadline of media that a flood does not see",
+        "only the time inside of a read counts",
+        (Edit("headrace/fetch/media/urls.py", "_left(deadline), ends=deadline)", "_left(deadline))"),),
+        (f"{FLOODS}::test_a_media_address_that_floods_is_left_at_its_deadline",),
         hangs=True,
     ),
     Bug(

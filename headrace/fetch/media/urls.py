@@ -185,7 +185,7 @@ def _connection(hop: Hop, found: list[str], deadline: float) -> HTTPConnection:
     else:
         connection = _Plain(hop.host, hop.port, timeout=_left(deadline))
     connection.found, connection.deadline = found, deadline
-    wait_with(Patience(_left(deadline), _left(deadline)), connection)
+    wait_with(Patience(_left(deadline), _left(deadline), ends=deadline), connection)
     return connection
 
 
