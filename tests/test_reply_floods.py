@@ -96,7 +96,7 @@ def test_a_large_file_in_chunks_is_read_whole(size: int) -> None:
     def chunks(_: str, connection: socket.socket) -> None:
         connection.sendall(CHUNKED)
         block = b"%x\r\n%s\r\n" % (size, b"x" * size)
-        for _ in range(rounds):
+        for _round in range(rounds):
             connection.sendall(block * many)
         connection.sendall(b"0\r\nx-checksum: 1\r\n\r\n")
 
@@ -123,12 +123,12 @@ def test_a_slow_consumer_of_a_fast_file_keeps_its_reply() -> None:
 @pytest.mark.parametrize("case", [case for case in FLOODS if "redirect" not in case])
 def test_a_media_address_that_floods_is_left_at_its_deadline(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     with RawServer(Flood(case)) as server, at_most(30):
-        host, _, port = server.address.partition(":")
+        host = server.address.partition(":")[0]
         monkeypatch.setattr(addresses, "public_addresses", lambda *_: [host])
         policy = MediaPolicy(hosts=(server.address,), timeout=1.0)
         began = time.monotonic()
         with pytest.raises(Stalled, match="timeout=1 s"):
-            open_media(f"http://{host}:{port}/a.png", policy, "image")
+            open_media(f"http://{server.address}/a.png", policy, "image")
         assert time.monotonic() - began < 10
 
 
