@@ -45,6 +45,18 @@ BUGS = (
         (f"{REPLIES}::TestTokens::test_no_request_carries_it_over_plain_http_to_another_machine",),
     ),
     Bug(
+        "token over plain http, sent by transformers",
+        "it is told to send none, and sends it with a listing",
+        (Edit("headrace/make/load.py", "            if _must_be_fetched(name):", "            if not name:"),),
+        ("tests/test_tokenizer_token.py",),
+    ),
+    Bug(
+        "token over plain http, sent for the files of a tokenizer",
+        "they are fetched with what the client finds",
+        (Edit("headrace/make/load.py", "list(_FILES), token=False)", "list(_FILES))"),),
+        ("tests/test_tokenizer_token.py",),
+    ),
+    Bug(
         "listing from another host",
         "a redirect of the API is followed anywhere",
         (Edit(TRANSPORT, "    return host == other_host and (", "    return True or ("),),
