@@ -11,8 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 
+from headrace.errors import NotFound
+from headrace.make import load
 from headrace.testing.tokenizers import write_tokenizer
 
 pytestmark = pytest.mark.timeout(120)
@@ -128,3 +131,10 @@ def test_no_request_for_a_tokenizer_carries_it_over_plain_http(
         asked.clear()
         assert opened(ELSEWHERE, port, tmp_path / "there", way, name, HF_HUB_OFFLINE="1") == there
         assert asked == []
+
+
+def test_a_model_without_files_of_a_tokenizer_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The Hub's client makes no folder then."""
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "none"))
+    with pytest.raises(NotFound, match="lists no files of a tokenizer for 'org/none'"):
+        load._fetched("org/none")

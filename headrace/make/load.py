@@ -179,7 +179,10 @@ def _fetched(name: str) -> str:
     """A folder with the files of a tokenizer on the Hub, which were asked for without the token."""
     from huggingface_hub import snapshot_download
 
-    return snapshot_download(name, allow_patterns=list(_FILES), token=False)
+    folder = snapshot_download(name, allow_patterns=list(_FILES), token=False)
+    if not Path(folder).is_dir():
+        raise NotFound(f"the Hub lists no files of a tokenizer for {shown(name)!r}")
+    return folder
 
 
 def from_object(what: object) -> tuple[tokenizers.Tokenizer, Names]:
