@@ -34,13 +34,40 @@ def is_loopback(host: str | None) -> bool:
         return False
 
 
-def split_url(url: str) -> SplitResult:
+_ODD = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+def split_url(url: str, *, login: bool = False) -> SplitResult:
+    """The parts of an address, which must mean the same to the client that connects to it.
+
+    Only the address of a proxy may have a user name (`login`).
+    """
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        agreed = (parts.hostname, parts.port) == (None, None) or _as_the_client(url) == _as_the_client(_origin(parts))
     except ValueError:
         raise NotAllowed("an address that is not one was given or redirected to; it is not followed") from None
+    if _ODD.search(url) or re.search(r"\s", parts.netloc) or not agreed:
+        raise NotAllowed(
+            "an address was given or redirected to that can be read in more than one way (a backslash, a space or a "
+            "control character may be the cause); it is not followed"
+        )
+    if "@" in parts.netloc and not login:
+        raise NotAllowed("an address with a user name or password was given or redirected to; it is not followed")
     return parts
+
+
+def _origin(parts: SplitResult) -> str:
+    """Scheme, host and port as we read them."""
+    host = parts.hostname or ""
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+
+
+def _as_the_client(url: str) -> tuple[str | None, str | None, int | None]:
+    """Scheme, host and port as urllib3 reads them, which connects to the host."""
+    found = urllib3.util.parse_url(url)
+    return found.scheme, found.host, found.port
 
 
 class _Thread(threading.local):
@@ -178,7 +205,7 @@ def _new_manager(proxy: str | None) -> urllib3.PoolManager:
     if proxy is None:
         manager = urllib3.PoolManager(num_pools=16, maxsize=8, ssl_context=context)
     else:
-        parts = split_url(proxy)
+        parts = split_url(proxy, login=True)
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
         manager = urllib3.ProxyManager(
             f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}",
@@ -202,7 +229,7 @@ def _proxy(url: str) -> str | None:
     if not proxy:
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    if split_url(proxy).scheme not in ("http", "https"):
+    if split_url(proxy, login=True).scheme not in ("http", "https"):
         raise SpecError(
             f"proxy {plain_url(proxy)!r}: only http and https proxies can be used; see HTTPS_PROXY, NO_PROXY"
         )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin
 
+from headrace.catalog.connections import split_url
 from headrace.catalog.retry import retrying
 from headrace.catalog.transport import Reply, Transport, checked_endpoint, is_same_host
-from headrace.errors import Unreachable, plain_url, shown
+from headrace.errors import NotAllowed, Unreachable, plain_url, shown
 from headrace.run import Run
 
 REPLY_BYTES = 16 << 20
@@ -70,7 +71,8 @@ def _next(reply: Reply, what: str, run: Run) -> str | None:
         if re.search(r';\s*rel="?next"?\s*(?:[;,]|$)', words):
             try:
                 url: str = urljoin(reply.url, target)
-            except ValueError:
+                split_url(url)
+            except (ValueError, NotAllowed):
                 raise Unreachable(f"{what}: its listing goes on at no address at all") from None
             if not is_same_host(run.endpoint, url):
                 raise Unreachable(

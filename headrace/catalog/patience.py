@@ -1,25 +1,36 @@
 """How long a reply may be waited for: each silence has a limit, and so has all waiting for it together.
 
 The timeout of a socket begins again with every byte. A server that sends one byte in time, and then another, would be
-listened to for ever.
+listened to for ever. One that sends without a pause is not waited for at all, so bytes that are no body (answers before
+the answer, headers, trailers, frames of tiny chunks) are counted as well.
 """
 
 from __future__ import annotations
 
+import errno
 import io
+import math
 import socket
 import time
 from functools import partial
 from http.client import HTTPResponse
 from typing import Any
 
+SPARE = 1 << 20
+"""Bytes of a reply that may be no body."""
+_SHARE = 0.25
+"""Of a body: what may come with it in frames."""
+
 
 class Patience:
-    """The seconds that are left for one reply."""
+    """What is left for one reply: seconds, and bytes that are no body."""
 
-    def __init__(self, silence: float, total: float) -> None:
+    def __init__(self, silence: float, total: float, *, ends: float = math.inf, spare: float = math.inf) -> None:
+        """`ends`: by the clock (`time.monotonic`), whoever takes the time. `spare`: bytes beside the body."""
         self._silence = silence
         self._left = total
+        self._ends = ends
+        self._spare = self._most_spare = spare
         self._seconds_per_byte = 0.0
         self.waited = 0.0
         """Seconds of waiting so far."""
@@ -40,13 +51,21 @@ class Patience:
         self._seconds_per_byte = 1 / slowest
 
     def next_timeout(self) -> float:
-        if self.is_over:
+        left = min(self._left, self._ends - time.monotonic())
+        if left <= 0.001:
             raise TimeoutError
-        return min(self._silence, self._left)
+        if self._spare < 0:
+            raise OSError(errno.EMSGSIZE, f"it sends {self._most_spare:,} bytes more than its body")
+        return min(self._silence, left)
 
     def spend(self, seconds: float, arrived: int) -> None:
         self.waited += seconds
         self._left += arrived * self._seconds_per_byte - seconds
+        self._spare -= arrived
+
+    def took(self, size: int) -> None:
+        """So many bytes of the body were read."""
+        self._spare = min(self._spare + size * (1 + _SHARE), self._most_spare)
 
 
 class _Timed(io.RawIOBase):

@@ -24,7 +24,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from headrace import run
 from headrace.catalog.connections import covered_by, is_loopback, is_untrusted, manager_for, split_url
-from headrace.catalog.patience import Patience
+from headrace.catalog.patience import SPARE, Patience
 from headrace.catalog.refusals import refusal
 from headrace.catalog.retry import HEALS, Hold, asked_wait
 from headrace.catalog.shard import Broken
@@ -85,6 +85,7 @@ class Reply:
         try:
             while data := self._raw.read1(CHUNK, decode_content=False):
                 got += len(data)
+                self._patience.took(len(data))
                 yield data
                 beat()
         except ReadTimeoutError:
@@ -187,7 +188,7 @@ class Transport:
         if reply.status == 403 and reply.foreign:
             # A signed address may have expired on its way; the endpoint gives a new one.
             reply.close()
-            reply = self.get(url, start=start, stop=stop, if_range=if_range)
+            reply = self.get(url, start=start, stop=stop, if_range=if_range, api=api)
         if 200 <= reply.status < 300 or reply.status == 416:
             return reply
         with reply:
@@ -215,7 +216,7 @@ class Transport:
         headers = {"Accept-Encoding": "gzip" if api else "identity", "User-Agent": "headrace"}
         if start is not None:
             headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-        patience = Patience(self.stall_seconds, STALLS * self.stall_seconds)
+        patience = Patience(self.stall_seconds, STALLS * self.stall_seconds, spare=SPARE)
         at_home = True
         first: dict[str, str] = {}
         for _ in range(MAX_REDIRECTS + 1):
@@ -255,10 +256,10 @@ class Transport:
         here = split_url(reply.url)
         downgrade = here.scheme == "https" and parts.scheme == "http"
         local = is_loopback(here.hostname) and is_loopback(parts.hostname)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or (downgrade and not local):
+        if parts.scheme not in ("http", "https") or not parts.hostname or (downgrade and not local):
             raise NotAllowed(
                 f"{plain_url(reply.url)} redirects to {plain_url(target)}, which is not followed: only http and https "
-                f"addresses without a user name, and never from https to http"
+                f"addresses, and never from https to http"
             )
         return target
 
@@ -302,8 +303,9 @@ def announced_length(headers: Mapping[str, str]) -> int | None:
 
 def checked_endpoint(url: str) -> str:
     """An endpoint as the user gives it, without its last slash; one that cannot be used is refused."""
-    parts = split_url(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    parts = split_url(url, login=True)
+    named = "@" in parts.netloc
+    if parts.scheme not in ("http", "https") or not parts.hostname or named or parts.query or parts.fragment:
         raise SpecError(
             f"endpoint {plain_url(url)!r}: it is an http or https address without user name, password and query, such "
             f"as https://huggingface.co; a token goes into HF_TOKEN"

@@ -24,6 +24,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 FILE, CONFIG, TOKEN_MAP = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+_FILES = (
+    "tokenizer*",
+    "vocab*",
+    "merges*",
+    TOKEN_MAP,
+    "added_tokens.json",
+    "config.json",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "*.model",
+    "*.tiktoken",
+    "tekken.json",
+    "bpe.codes",
+    "dict.txt",
+)
+"""What transformers may ask for to open a tokenizer, by patterns of the Hub's client."""
 INSTALL = "pip install 'headrace[tokenizers]'"
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|`[^`]*`|'[^']*'""")
 AN_OBJECT = "an object"
@@ -141,6 +157,10 @@ def transformers_tokenizer(name: str | Path) -> Any:
 
     def attempt() -> Any:
         try:
+            if _must_be_fetched(name):
+                return AutoTokenizer.from_pretrained(
+                    _fetched(str(name)), trust_remote_code=False, local_files_only=True
+                )
             return AutoTokenizer.from_pretrained(name, trust_remote_code=False, token=client_token())
         except Exception as error:
             if _may_heal(error):
@@ -148,6 +168,21 @@ def transformers_tokenizer(name: str | Path) -> Any:
             raise
 
     return retrying(attempt, f"tokenizer {shown(name)!r}")
+
+
+def _must_be_fetched(name: str | Path) -> bool:
+    """Whether transformers must not ask the Hub itself: it sends the token with some questions, whatever it is told."""
+    return client_token() is False and not Path(name).is_dir()
+
+
+def _fetched(name: str) -> str:
+    """A folder with the files of a tokenizer on the Hub, which were asked for without the token."""
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(name, allow_patterns=list(_FILES), token=False)
+    if not Path(folder).is_dir():
+        raise NotFound(f"the Hub lists no files of a tokenizer for {shown(name)!r}")
+    return folder
 
 
 def from_object(what: object) -> tuple[tokenizers.Tokenizer, Names]:

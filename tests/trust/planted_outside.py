@@ -5,7 +5,10 @@ from __future__ import annotations
 from planted import Bug, Edit
 
 RETRY, TRANSPORT = "headrace/catalog/retry.py", "headrace/catalog/transport.py"
+PATIENCE = "headrace/catalog/patience.py"
 OUTAGES, REPLIES = "tests/test_outages.py", "tests/test_replies.py"
+CONNECTIONS = "headrace/catalog/connections.py"
+HOSTS, FLOODS = "tests/test_reply_hosts.py", "tests/test_reply_floods.py"
 
 BUGS = (
     Bug(
@@ -30,7 +33,7 @@ BUGS = (
     Bug(
         "parent's connections used in a forked child",
         "the table is not begun again",
-        (Edit("headrace/catalog/connections.py", "    _MANAGERS = {}\n", "    pass\n"),),
+        (Edit(CONNECTIONS, "    _MANAGERS = {}\n", "    pass\n"),),
         (
             "tests/test_connections_forked.py::test_threads_of_forked_processes_use_connections_of_their_own_without_an_error",
         ),
@@ -42,16 +45,76 @@ BUGS = (
         (f"{REPLIES}::TestTokens::test_no_request_carries_it_over_plain_http_to_another_machine",),
     ),
     Bug(
+        "token over plain http, sent by transformers",
+        "it is told to send none, and sends it with a listing",
+        (Edit("headrace/make/load.py", "            if _must_be_fetched(name):", "            if not name:"),),
+        ("tests/test_tokenizer_token.py",),
+    ),
+    Bug(
+        "token over plain http, sent for the files of a tokenizer",
+        "they are fetched with what the client finds",
+        (Edit("headrace/make/load.py", "list(_FILES), token=False)", "list(_FILES))"),),
+        ("tests/test_tokenizer_token.py",),
+    ),
+    Bug(
         "listing from another host",
         "a redirect of the API is followed anywhere",
         (Edit(TRANSPORT, "    return host == other_host and (", "    return True or ("),),
         (f"{REPLIES}::TestRedirects::test_a_listing_is_not_redirected_to_another_host",),
     ),
     Bug(
+        "listing from another host, asked for again",
+        "after a 403 the rule for the API is forgotten",
+        (Edit(TRANSPORT, "if_range=if_range, api=api)\n        if 200", "if_range=if_range)\n        if 200"),),
+        (f"{HOSTS}::test_a_listing_is_taken_from_the_endpoint_also_when_it_is_asked_for_again",),
+    ),
+    Bug(
+        "another host for the endpoint",
+        "an address with a backslash is read in two ways",
+        (
+            Edit(CONNECTIONS, "    if _ODD.search(url) or ", "    if "),
+            Edit(CONNECTIONS, ".netloc) or not agreed:", ".netloc):"),
+            Edit(CONNECTIONS, '    if "@" in parts.netloc and not login:', "    if parts.username and not login:"),
+        ),
+        (f"{HOSTS}::TestAddresses::test_no_other_host_is_taken_for_the_endpoint",),
+    ),
+    Bug(
+        "host that only the client reads otherwise",
+        "what is compared is not compared with what is connected to",
+        (Edit(CONNECTIONS, ".netloc) or not agreed:", ".netloc):"),),
+        (f"{HOSTS}::TestAddresses::test_what_the_client_reads_otherwise_is_refused",),
+    ),
+    Bug(
+        "empty user name",
+        "it passes a test of its truth",
+        (Edit(CONNECTIONS, '    if "@" in parts.netloc and not login:', "    if parts.username and not login:"),),
+        (f"{HOSTS}::TestAddresses::test_no_other_host_is_taken_for_the_endpoint",),
+    ),
+    Bug(
         "reply that is waited for without end",
         "each silence has its limit, and all of them together have none",
         (Edit(TRANSPORT, "\nSTALLS = 4.0\n", "\nSTALLS = 400.0\n"),),
         (f"{REPLIES}::TestTime::test_all_waiting_for_a_reply_is_as_long_as_four_silences",),
+        hangs=True,
+    ),
+    Bug(
+        "reply that floods without end",
+        "bytes that are no body are not counted",
+        (Edit(PATIENCE, "        self._spare -= arrived\n", "        self._spare -= 0 * arrived\n"),),
+        (f"{FLOODS}::test_an_answer_of_the_api_that_floods_is_given_up",),
+        hangs=True,
+    ),
+    Bug(
+        "body that counts as a flood",
+        "what was read of it is not given back",
+        (Edit(TRANSPORT, "                self._patience.took(len(data))\n", ""),),
+        (f"{FLOODS}::test_a_large_file_in_chunks_is_read_whole",),
+    ),
+    Bug(
+        "deadline of media that a flood does not see",
+        "only the time inside of a read counts",
+        (Edit("headrace/fetch/media/urls.py", "_left(deadline), ends=deadline)", "_left(deadline))"),),
+        (f"{FLOODS}::test_a_media_address_that_floods_is_left_at_its_deadline",),
         hangs=True,
     ),
     Bug(

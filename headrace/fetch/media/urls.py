@@ -72,8 +72,6 @@ def _checked(url: str, policy: MediaPolicy) -> Hop:
     where = plain_url(url)
     if parts.scheme not in PORTS:
         raise NotAllowed(f"{where}: only http and https addresses are followed")
-    if parts.username is not None or parts.password is not None:
-        raise NotAllowed(f"{where}: an address with a user name or password is not followed")
     host = parts.hostname or ""
     port = parts.port if parts.port is not None else PORTS[parts.scheme]
     name = host if port == PORTS[parts.scheme] else f"{host}:{port}"
@@ -187,7 +185,7 @@ def _connection(hop: Hop, found: list[str], deadline: float) -> HTTPConnection:
     else:
         connection = _Plain(hop.host, hop.port, timeout=_left(deadline))
     connection.found, connection.deadline = found, deadline
-    wait_with(Patience(_left(deadline), _left(deadline)), connection)
+    wait_with(Patience(_left(deadline), _left(deadline), ends=deadline), connection)
     return connection
 
 

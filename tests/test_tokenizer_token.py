@@ -1,0 +1,140 @@
+"""The user's token stays here while tokenizers and templates are opened by name on a Hub over plain http."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from headrace.errors import NotFound
+from headrace.make import load
+from headrace.testing.tokenizers import write_tokenizer
+
+pytestmark = pytest.mark.timeout(120)
+
+ELSEWHERE = "hub.example"
+"""A name that leads to this machine, and does not say so."""
+COMMIT = "c" * 40
+BYTES = {
+    "vocab.json": json.dumps({"x": 0, "a": 1, "<unk>": 2}),
+    "merges.txt": "#version: 0.2\n",
+    "tokenizer_config.json": json.dumps(
+        {"tokenizer_class": "GPT2Tokenizer", **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<unk>")}
+    ),
+    "config.json": json.dumps({"model_type": "gpt2"}),
+}
+"""A tokenizer that only transformers can open."""
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+LARGE = "model.safetensors"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Serves the models `org/fast` and `org/bare` as the Hub does, and keeps what was asked and with which token."""
+
+    files: dict[str, dict[str, bytes]]
+    asked: list[tuple[str, str | None]]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        api, model = self.path.startswith("/api/models/"), "bare" if "/org/bare" in self.path else "fast"
+        files = self.files[model]
+        name = self.path.partition("/resolve/")[2].partition("/")[2]
+        if api and "/tree/" in self.path:
+            listed = [
+                {"type": "file", "path": name, "size": len(body), "oid": "0" * 40} for name, body in files.items()
+            ]
+            self._answer(200, json.dumps(listed).encode())
+        elif api:
+            siblings = [{"rfilename": name} for name in files]
+            self._answer(200, json.dumps({"id": f"org/{model}", "sha": COMMIT, "siblings": siblings}).encode())
+        elif name in files:
+            self._answer(200, files[name], {"ETag": f'"{model}-{name}"'})
+        else:
+            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**(headers or {}), "X-Repo-Commit": COMMIT, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
+    folder = write_tokenizer(tmp_path / "tokenizer", vocab=600)
+    fast = {path.name: path.read_bytes() for path in folder.iterdir()}
+    extra = {"chat_template.jinja": TEMPLATE.encode(), LARGE: b"x"}
+    files = {"fast": fast | extra, "bare": {name: text.encode() for name, text in BYTES.items()} | extra}
+    asked: list[tuple[str, str | None]] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Hub,), {"files": files, "asked": asked})) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port, asked
+        server.shutdown()
+        thread.join()
+
+
+OPEN = f"""
+import socket, sys
+found = socket.getaddrinfo
+names = ("{ELSEWHERE}", b"{ELSEWHERE}")
+socket.getaddrinfo = lambda host, *a, **k: found("127.0.0.1" if host in names else host, *a, **k)
+way, name = sys.argv[1:]
+if way == "tokenizer":
+    from headrace.make.tokenize import open_tokenizer
+    print(open_tokenizer(name).fingerprint)
+else:
+    from headrace.make.open_template import open_template
+    print(open_template(name, {{}}, learn=False).plain)
+"""
+
+
+def opened(host: str, port: int, tmp_path: Path, *args: str, **env: str) -> str:
+    env |= {"HF_ENDPOINT": f"http://{host}:{port}", "no_proxy": host, "NO_PROXY": host, "HF_TOKEN": "hf_local"}
+    env |= {"HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin", "HEADRACE_RETRY_SECONDS": "2"}
+    done = subprocess.run([sys.executable, "-c", OPEN, *args], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["org/fast", "org/bare"])
+@pytest.mark.parametrize("way", ["tokenizer", "template"])
+def test_no_request_for_a_tokenizer_carries_it_over_plain_http(
+    tmp_path: Path, hub: tuple[int, list[tuple[str, str | None]]], way: str, name: str
+) -> None:
+    port, asked = hub
+    there = opened(ELSEWHERE, port, tmp_path / "there", way, name)
+    assert asked
+    assert [path for path, token in asked if token is not None] == []
+    assert not [path for path, _ in asked if path.endswith(LARGE)]
+    asked.clear()
+    assert opened("127.0.0.1", port, tmp_path / "here", way, name) == there
+    assert asked
+    assert "Bearer hf_local" in {token for _, token in asked}
+    if way == "template":  # a missing tokenizer.json is not known to be missing where nobody can be asked
+        asked.clear()
+        assert opened(ELSEWHERE, port, tmp_path / "there", way, name, HF_HUB_OFFLINE="1") == there
+        assert asked == []
+
+
+def test_a_model_without_files_of_a_tokenizer_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The Hub's client makes no folder then."""
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "none"))
+    with pytest.raises(NotFound, match="lists no files of a tokenizer for 'org/none'"):
+        load._fetched("org/none")
