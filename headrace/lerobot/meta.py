@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,11 +41,11 @@ class Meta:
     files: Root
     info: Info
     episodes: Episodes
-    task_names: list[str]
+    task_names: list[str] = field(repr=False)
     """The task with number n, at place n."""
-    stats: dict[str, dict[str, NDArray[np.generic]]]
+    stats: dict[str, dict[str, NDArray[np.generic]]] = field(repr=False)
     """Feature to statistic; empty where there are none."""
-    subtask_names: list[str] | None = None
+    subtask_names: list[str] | None = field(default=None, repr=False)
     """The same of subtasks; None where there are none."""
     repo_id: str = ""
     revision: str = VERSION
