@@ -189,11 +189,16 @@ def _table(names: list[str], what: str) -> pd.DataFrame:
 
 def _tasks(shard: Shard, what: str, memory_bytes: int) -> list[str]:
     """The texts of `meta/tasks.parquet`, which stand in the index of a pandas table, whatever its name."""
-    table = read_columns(shard, lambda schema: _task_columns(shard, schema, what), Allowance(memory_bytes))
-    found = texts(table, table.column_names[0])
+    import numpy as np
+
+    allowance = Allowance(memory_bytes)
+    table = read_columns(shard, lambda schema: _task_columns(shard, schema, what), allowance)
+    name = table.column_names[0]
+    allowance.check_python({name: table.column(name)}, str(shard))
+    found = texts(table, name)
     if f"{what}_index" in table.column_names:
-        numbers = whole_numbers(table, f"{what}_index", str(shard)).tolist()
-        if numbers != list(range(len(numbers))):
+        numbers = whole_numbers(table, f"{what}_index", str(shard))
+        if (numbers != np.arange(len(numbers))).any():
             # LeRobot goes by the row all the same.
             log.warning("%s: its %s_index is not 0, 1, 2, … down the rows; %s n is the one in row n", shard, what, what)
     return found
