@@ -117,7 +117,7 @@ def test_lists_of_texts_over_many_row_groups_of_episodes_are_read(tmp_path: Path
         pq.write_table(table, path, row_group_size=7, **options)
         stat = path.stat()
         episodes = EpisodeRows([Shard(str(path), stat.st_size, str(stat.st_mtime_ns), LocalOrigin())], 1 << 30)
-        assert episodes.column("tasks", np.arange(count)) == tasks
+        assert episodes.columns(["tasks"], np.arange(count)) == {"tasks": tasks}
         assert episodes.row(9) == {"episode_index": 9, "tasks": tasks[9], "note": "a"}
 
 

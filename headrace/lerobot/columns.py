@@ -20,11 +20,16 @@ Column: TypeAlias = "NDArray[np.float32] | NDArray[np.int64] | NDArray[np.bool_]
 """Numbers as one array, its first axis the frame; texts and whatever else has no fixed shape as a list."""
 
 
+def is_python(feature: Feature) -> bool:
+    """Whether the values of a feature come as Python's."""
+    return feature.is_image or feature.dtype in ("string", "language")
+
+
 def column_of(array: Any, feature: Feature, where: str) -> Column:
     """An Arrow array as a column. Images stay as they lie in the file: structs of bytes and path."""
     import pyarrow as pa
 
-    if feature.is_image or feature.dtype in ("string", "language"):
+    if is_python(feature):
         return to_python(array)
     flat, shape = array, [len(array)]
     while pa.types.is_list(flat.type) or pa.types.is_large_list(flat.type) or pa.types.is_fixed_size_list(flat.type):

@@ -5,13 +5,13 @@ They are read when the first is asked for. The statistics that stand in the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.shard import Shard
 from headrace.fetch.values import to_python
-from headrace.lerobot.projection import Allowance, read_columns
+from headrace.lerobot.projection import Allowance, read_columns, whole_numbers
 
 if TYPE_CHECKING:
     from headrace.rng import I64
@@ -24,11 +24,19 @@ class EpisodeRows:
 
     def __init__(self, files: Sequence[Shard], memory_bytes: int) -> None:
         self._files, self._memory_bytes = list(files), memory_bytes
+        self._allowance = Allowance(memory_bytes)
         self._table: Any = None
-        self._places: dict[int, int] = {}
+        self._order: Any = None
+        """The places of the rows by the numbers of their episodes; of those with one number the first comes first."""
+        self._numbers: Any = None
+        """The numbers in this order."""
+        self._nested: list[str] = []
+        """The columns whose values may be large in Python, however small a row is in the file."""
+        self._is_light = False
+        """Whether all rows of these would fit as Python values, so that no single one is counted."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_table": None, "_places": {}}
+        return {**self.__dict__, "_table": None, "_order": None, "_numbers": None}
 
     @property
     def column_names(self) -> list[str]:
@@ -37,25 +45,57 @@ class EpisodeRows:
     def row(self, number: int) -> dict[str, Any]:
         """Of the episode with this number."""
         table = self._read()
-        return {name: table.column(name)[self._places[number]].as_py() for name in table.column_names}
+        (place,) = self._places([number]).tolist()
+        row = {name: table.column(name)[place].as_py() for name in table.column_names if name not in self._nested}
+        nested = self._python(table.select(self._nested).slice(place, 1), [0], is_light=self._is_light)
+        return {name: nested[name][0] if name in nested else row[name] for name in table.column_names}
 
-    def column(self, name: str, numbers: I64) -> list[Any]:
-        """A column, of the episodes with these numbers."""
+    def columns(self, names: Sequence[str], numbers: I64) -> dict[str, list[Any]]:
+        """These columns, of the episodes with these numbers."""
         table = self._read()
-        if name not in table.column_names:
-            raise KeyError(name)
-        values = [value for chunk in table.column(name).chunks for value in to_python(chunk)]
-        return [values[self._places[number]] for number in numbers.tolist()]
+        for name in names:
+            if name not in table.column_names:
+                raise KeyError(name)
+        return self._python(table.select(names), self._places(numbers))
+
+    def _python(self, table: Any, places: Iterable[int], *, is_light: bool = False) -> dict[str, list[Any]]:
+        """The columns of a table as lists, with the values at these places."""
+        columns = {name: table.column(name) for name in table.column_names}
+        if not is_light:
+            self._allowance.check_python(columns, self._where)
+        found = {}
+        for name, column in columns.items():
+            values = [value for chunk in column.chunks for value in to_python(chunk)]
+            found[name] = [values[place] for place in places]
+        return found
+
+    def _places(self, numbers: Any) -> Any:
+        """Where the rows of the episodes with these numbers are."""
+        import numpy as np
+
+        at = np.searchsorted(self._numbers, numbers)
+        if (self._numbers.take(at, mode="clip") != numbers).any():
+            raise KeyError("an episode that is not in the files")
+        return self._order[at]
+
+    @property
+    def _where(self) -> str:
+        more = len(self._files) - 1
+        return f"{self._files[0]} and {more} more files" if more else str(self._files[0])
 
     def _read(self) -> Any:
+        import numpy as np
         import pyarrow as pa
 
         if self._table is None:
-            allowance = Allowance(self._memory_bytes)
+            self._allowance = allowance = Allowance(self._memory_bytes)
             tables = [read_columns(shard, _own_columns, allowance) for shard in self._files]
-            self._table = pa.concat_tables(tables, promote_options="permissive")
-            numbers = self._table.column("episode_index").to_pylist()
-            self._places = {int(number): place for place, number in reversed(list(enumerate(numbers)))}
+            table = pa.concat_tables(tables, promote_options="permissive")
+            numbers = whole_numbers(table, "episode_index", self._where)
+            self._nested = [field.name for field in table.schema if field.type.num_fields]
+            self._is_light = allowance.fits_python(table.select(self._nested).columns)
+            self._order = np.argsort(numbers, kind="stable")
+            self._numbers, self._table = numbers[self._order], table
         return self._table
 
 
@@ -84,10 +124,10 @@ class Subscripted:
         columns."""
         rows = self._rows()
         if isinstance(key, str):
-            return rows.column(key, self.index)
+            return rows.columns([key], self.index)[key]
         if isinstance(key, slice | list | tuple | range):
             places = list(range(len(self)))[key] if isinstance(key, slice) else [self._place(one) for one in key]
-            return {name: rows.column(name, self.index[places]) for name in rows.column_names}
+            return rows.columns(rows.column_names, self.index[places])
         return rows.row(int(self.index[self._place(key)]))
 
     def _place(self, key: Any) -> int:

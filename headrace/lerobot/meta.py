@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,11 +41,11 @@ class Meta:
     files: Root
     info: Info
     episodes: Episodes
-    task_names: list[str]
+    task_names: list[str] = field(repr=False)
     """The task with number n, at place n."""
-    stats: dict[str, dict[str, NDArray[np.generic]]]
+    stats: dict[str, dict[str, NDArray[np.generic]]] = field(repr=False)
     """Feature to statistic; empty where there are none."""
-    subtask_names: list[str] | None = None
+    subtask_names: list[str] | None = field(default=None, repr=False)
     """The same of subtasks; None where there are none."""
     repo_id: str = ""
     revision: str = VERSION
@@ -189,11 +189,16 @@ def _table(names: list[str], what: str) -> pd.DataFrame:
 
 def _tasks(shard: Shard, what: str, memory_bytes: int) -> list[str]:
     """The texts of `meta/tasks.parquet`, which stand in the index of a pandas table, whatever its name."""
-    table = read_columns(shard, lambda schema: _task_columns(shard, schema, what), Allowance(memory_bytes))
-    found = texts(table, table.column_names[0])
+    import numpy as np
+
+    allowance = Allowance(memory_bytes)
+    table = read_columns(shard, lambda schema: _task_columns(shard, schema, what), allowance)
+    name = table.column_names[0]
+    allowance.check_python({name: table.column(name)}, str(shard))
+    found = texts(table, name)
     if f"{what}_index" in table.column_names:
-        numbers = whole_numbers(table, f"{what}_index", str(shard)).tolist()
-        if numbers != list(range(len(numbers))):
+        numbers = whole_numbers(table, f"{what}_index", str(shard))
+        if (numbers != np.arange(len(numbers))).any():
             # LeRobot goes by the row all the same.
             log.warning("%s: its %s_index is not 0, 1, 2, … down the rows; %s n is the one in row n", shard, what, what)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +18,7 @@ from headrace.catalog.thrift import Malformed
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.parquet import span_bytes
 from headrace.fetch.weight import ColumnWeight, Form, GroupWeight, Rows, kept_of, total_of
+from headrace.lerobot.python_bytes import python_bytes
 from headrace.limits import starting
 
 if TYPE_CHECKING:
@@ -50,6 +51,23 @@ class Allowance:
 
     def __init__(self, memory_bytes: int) -> None:
         self.nbytes = self.left = min(memory_bytes, MOST_BYTES)
+
+    def fits_python(self, columns: list[Any]) -> bool:
+        """Whether columns, given in chunks, may become Python values all at once."""
+        return sum(python_bytes(chunk) for column in columns for chunk in column.chunks) <= self.left
+
+    def check_python(self, columns: Mapping[str, Any], where: str) -> None:
+        """Refuse columns, given in chunks, that would be too much as Python values."""
+        sizes = {name: sum(map(python_bytes, column.chunks)) for name, column in columns.items()}
+        if (total := sum(sizes.values())) > self.left:
+            worst = max(sizes, key=sizes.__getitem__)
+            others = f" and {len(sizes) - 1} others" if len(sizes) > 1 else ""
+            raise DataError(
+                f"{where}, column {shown(worst)!r}{others}: what is asked for takes about {total:,} bytes as Python "
+                f"values, {sizes[worst]:,} of them this column, and all metadata may take {self.nbytes:,} "
+                f"(HEADRACE_MEMORY_BYTES), of which {self.left:,} are left; raise it, ask for single "
+                f"columns or rows, or write the files with shorter values"
+            )
 
 
 def read_columns(shard: Shard, choose: Callable[[Any], list[str]], allowance: Allowance) -> Any:

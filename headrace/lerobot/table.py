@@ -21,7 +21,8 @@ from headrace.fetch.memory import MemoryBudget
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.lazy import cached_property
-from headrace.lerobot.columns import Column, column_of, numbers_of
+from headrace.lerobot.columns import Column, column_of, is_python, numbers_of
+from headrace.lerobot.python_bytes import python_bytes
 
 if TYPE_CHECKING:
     from headrace.lerobot.meta import Meta
@@ -61,7 +62,21 @@ class Tables:
                 f"leave the episode out with episodes="
             )
         own = {f.name: f for f in self._meta.info.features.values() if not f.is_video}
+        self._check_python({key: found.column(key).chunk(0) for key, f in own.items() if is_python(f)}, where)
         return {key: column_of(found.column(key).chunk(0), feature, where) for key, feature in own.items()}
+
+    def _check_python(self, columns: dict[str, Any], where: str) -> None:
+        """Refuse an episode that would be too much as Python values."""
+        sizes = {name: python_bytes(array) for name, array in columns.items()}
+        budget = MemoryBudget(self._memory_bytes)
+        if sizes and (total := sum(sizes.values())) > budget.most():
+            worst = max(sizes, key=sizes.__getitem__)
+            raise DataError(
+                f"{where}, column {shown(worst)!r}: its rows take about {total:,} bytes as Python values, "
+                f"{sizes[worst]:,} of them this column, and they may take {max(0, budget.most()):,}: other episodes "
+                f"hold {budget.in_use():,} and the budget is {budget.nbytes:,} (HEADRACE_MEMORY_BYTES). Raise it, "
+                f"take a smaller episode_pool_size, or leave the episode out with episodes="
+            )
 
     def close(self) -> None:
         with self._lock:

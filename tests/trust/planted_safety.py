@@ -9,6 +9,7 @@ PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
 CHUNK, SIZE = "headrace/fetch/chunk.py", "headrace/fetch/python_size.py"
 BOMBS = "tests/test_parquet_bombs.py"
 IN_PYTHON = "test_rows_that_are_small_until_they_are_python_values_are_read_within_the_budget"
+BOMBS, ROBOT_BOMBS = "tests/test_parquet_bombs.py", "tests/test_robot_bombs.py"
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
 NO_CODE = "tests/trust/test_no_code_from_data.py::test_the_package_has_nothing_that_turns_data_into_code"
@@ -139,6 +140,48 @@ BUGS = (
         "each fits into the budget, and all that are held do not",
         (Edit("headrace/lerobot/items.py", "MemoryUse(bytes_of(self.columns))", "MemoryUse(0)"),),
         (f"{BOMBS}::test_episodes_of_a_robot_that_fit_one_by_one_are_refused_where_all_that_are_held_do_not",),
+    ),
+    Bug(
+        "tasks written out to be hashed",
+        "a text that comes again in many rows is there as often while the revision of a folder is made",
+        (
+            Edit(
+                "headrace/lerobot/identity.py",
+                "    _update_with_tasks(h, meta)\n    _update(h, [said,",
+                "    _update(h, [meta.task_names, said,",
+            ),
+        ),
+        (f"{ROBOT_BOMBS}::test_a_task_that_comes_again_in_many_rows_is_never_written_out",),
+    ),
+    Bug(
+        "tasks hashed without an end",
+        "how long it takes to hash texts that come again is not bounded",
+        (Edit("headrace/lerobot/identity.py", "if size > MOST_TASK_BYTES:", "if size > 1000 * MOST_TASK_BYTES:"),),
+        (f"{ROBOT_BOMBS}::test_tasks_that_would_take_long_to_hash_are_refused",),
+    ),
+    Bug(
+        "columns of episodes counted by a row",
+        "a column becomes Python values, and what is counted is its largest row",
+        (
+            Edit(
+                "headrace/lerobot/projection.py",
+                "sum(map(python_bytes, column.chunks)) for name",
+                "max(python_bytes(c.slice(0, 1)) for c in column.chunks) for name",
+            ),
+        ),
+        (f"{ROBOT_BOMBS}::test_a_column_of_episodes_is_counted_as_python_values[structs]",),
+    ),
+    Bug(
+        "structs counted by their last values",
+        "a dict around each value, and one around that, is not counted",
+        (Edit("headrace/lerobot/python_bytes.py", "return DICT + FIELD * int(kind.num_fields)", "return 0"),),
+        (f"{ROBOT_BOMBS}::test_a_column_of_episodes_is_counted_as_python_values[deep structs]",),
+    ),
+    Bug(
+        "frames of robots counted as they are in Arrow",
+        "structs in the lists of an episode are weighed by their bytes in memory",
+        (Edit("headrace/lerobot/table.py", "if sizes and (total", "if not sizes and (total"),),
+        (f"{ROBOT_BOMBS}::test_frames_of_an_episode_are_counted_as_python_values",),
     ),
     Bug(
         "files of metadata counted one by one",

@@ -1,0 +1,251 @@
+"""Small robot data sets whose metadata is large as Python values: read within the budget, or refused before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import robot_meta as made
+from read_limited import BUDGET, MB, cost
+from robot_meta import TASKS
+from test_parquet_bombs import again, data_file, lists, robot, with_column, write
+
+from headrace.errors import DataError
+from headrace.lerobot import identity
+from headrace.lerobot.identity import content_revision
+from headrace.lerobot.meta import SUBTASKS, Meta
+from headrace.lerobot.python_bytes import python_bytes
+from headrace.lerobot.root import Root
+from headrace.run import Run
+
+EPISODES = 300
+DEEP = 60
+BOOLS = pa.array(np.zeros(EPISODES * 6333, bool))
+
+
+def structs(values: Any, depth: int = 1) -> Any:
+    for _ in range(depth):
+        values = pa.StructArray.from_arrays([values], ["a"])
+    return values
+
+
+def of_python(value: Any) -> int:
+    """What a value takes with all that is in it."""
+    if value is None or isinstance(value, bool):
+        return 0
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return sys.getsizeof(value) + sum(map(of_python, inside))
+
+
+def write_tasks(folder: Path, count: int, *others: str) -> None:
+    tasks = {"task_index": range(count + len(others)), "task": again(count, *others)}
+    write(folder / TASKS, tasks)
+
+
+def meta_of(folder: Path, tmp_path: Path) -> Meta:
+    return Meta.open(Root.open(str(folder), Run(cache_dir=tmp_path / "data")))
+
+
+# --- tasks
+
+
+@pytest.mark.alone
+def test_a_task_that_comes_again_in_many_rows_is_never_written_out(tmp_path: Path) -> None:
+    """200 MB, if it were."""
+    folder = robot(tmp_path, [3, 3])
+    write_tasks(folder, 200)
+    found = cost(f"lerobot:{folder}", tmp_path, "robot")
+    assert (found["error"], found["rows"]) == ("", 6)
+    assert found["bytes"] < BUDGET, found
+
+
+@pytest.mark.alone
+def test_tasks_that_would_take_long_to_hash_are_refused(tmp_path: Path) -> None:
+    """6 GB, in a file of 17 kB."""
+    folder = robot(tmp_path, [3, 3])
+    write_tasks(folder, 6000)
+    found = cost(f"lerobot:{folder}", tmp_path, "robot")
+    said = f"DataError: {folder}, meta/tasks.parquet: its 6,000 tasks take more than 268,"
+    assert found["error"].startswith(said), found
+    assert found["bytes"] < BUDGET, found
+
+
+@pytest.mark.alone
+def test_many_short_tasks_are_counted_as_python_values(tmp_path: Path) -> None:
+    """15 bytes each in Arrow, and 60 in Python."""
+    folder = robot(tmp_path, [3, 3])
+    count = 1_400_000
+    words = pa.array(["ab"]).take(pa.array(np.zeros(count, np.int32)))
+    write(folder / TASKS, {"task": words}, use_dictionary=False)
+    found = cost(f"lerobot:{folder}", tmp_path, "robot")
+    assert found["error"].startswith(f"DataError: {folder}/meta/tasks.parquet, column 'task': "), found
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],
+        ["pick up the cube", "put it into the box"],
+        ["", 'quotes " and \\ and /', "tabs\tand\nlines\x00\x7f"],
+        ["Würfel", "立方体を取る", "\U0001f9ca on \U0001f916", "\u2028\ufeff"],
+        ["é\U0001f9ca\n" * 100_000, "x"] * 2,
+    ],
+)
+def test_the_content_of_a_folder_has_the_revision_that_it_always_had(tmp_path: Path, names: list[str]) -> None:
+    """States have it. This is how it was made before tasks were hashed one by one."""
+    meta = replace(meta_of(made.write(tmp_path / "set"), tmp_path), task_names=names)
+    said = {name: {k: v.tolist() for k, v in found.items()} for name, found in meta.stats.items()}
+    listing, prefix = meta.files.listing, len(meta.files.prefix)
+    files = [[path[prefix:], size] for path, size in zip(listing.paths, listing.sizes.tolist(), strict=True)]
+    beside = [names, said, sorted(file for file in files if file[0].startswith(("meta/", "data/", "videos/")))]
+    h = hashlib.blake2b(digest_size=16)
+    for value in [*identity._described(meta), *beside]:
+        data = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode()
+        h.update(len(data).to_bytes(8, "little") + data)
+    assert content_revision(meta) == "robot-" + h.hexdigest()
+
+
+def test_tasks_of_just_the_size_that_is_hashed_have_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = meta_of(made.write(tmp_path / "set"), tmp_path)
+    monkeypatch.setattr(identity, "MOST_TASK_BYTES", len(json.dumps(meta.task_names)))
+    content_revision(meta)
+    monkeypatch.setattr(identity, "MOST_TASK_BYTES", len(json.dumps(meta.task_names)) - 1)
+    with pytest.raises(DataError, match=r"meta/tasks\.parquet: its \d+ tasks take more than \d+ bytes"):
+        content_revision(meta)
+
+
+def test_tables_of_tasks_share_a_text_that_comes_again(tmp_path: Path) -> None:
+    folder = made.write(tmp_path / "set")
+    write_tasks(folder, 400, "other")
+    write(folder / SUBTASKS, {"subtask_index": range(400), "subtask": again(400)})
+    meta = meta_of(folder, tmp_path)
+    assert meta.subtasks is not None
+    for table, words in ((meta.tasks, 2), (meta.subtasks, 1)):
+        assert len({id(text) for text in table.index}) == words
+    assert len(repr(meta)) < 10_000
+
+
+# --- episodes
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "column",
+    [
+        lists(structs(BOOLS), 6333),
+        structs(pa.array(np.zeros(EPISODES * 20, bool)), DEEP).take(pa.array(range(EPISODES))),
+        lists(structs(pa.array(np.zeros(EPISODES * 100, bool)), DEEP), 100),
+        lists(pa.array(np.zeros(EPISODES * 4000, np.int32)), 4000),
+    ],
+    ids=["structs", "few deep structs", "deep structs", "numbers"],
+)
+def test_a_column_of_episodes_is_counted_as_python_values(
+    tmp_path: Path, request: pytest.FixtureRequest, column: Any
+) -> None:
+    folder = robot(tmp_path, [1] * EPISODES)
+    with_column(next(folder.glob("meta/episodes/*/*.parquet")), "l", column)
+    found = cost(f"lerobot:{folder}", tmp_path, "robot's table")
+    if "few" in request.node.name:
+        assert (found["error"], found["rows"]) == ("", EPISODES)
+    else:
+        assert found["error"].startswith(f"DataError: {folder}/meta/episodes/chunk-000/file-000.parquet, column 'l': ")
+        assert f"all metadata may take {BUDGET:,} (HEADRACE_MEMORY_BYTES)" in found["error"], found
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+def test_columns_of_a_slice_are_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = robot(tmp_path, [1] * EPISODES)
+    path = next(folder.glob("meta/episodes/*/*.parquet"))
+    for name in "ab":
+        with_column(path, name, lists(pa.array(np.zeros(EPISODES * 1000, np.int32)), 1000))
+    episodes = Meta.open(Root.open(str(folder), Run(cache_dir=tmp_path / "data")), 32 * MB).episodes
+    assert len(episodes["a"]) == len(episodes["b"]) == EPISODES
+    assert [len(row["a"]) for row in episodes] == [1000] * EPISODES
+    with pytest.raises(DataError, match=r"file-000\.parquet, column 'a' and \d+ others: "):
+        episodes[:]
+
+
+def test_a_row_of_episodes_shares_what_comes_again_in_it(tmp_path: Path) -> None:
+    folder = robot(tmp_path, [1] * 2)
+    with_column(next(folder.glob("meta/episodes/*/*.parquet")), "l", lists(again(800), 400))
+    row = meta_of(folder, tmp_path).episodes[1]
+    assert len(row["l"]) == 400
+    assert len({id(text) for text in row["l"]}) == 1
+
+
+def test_a_row_of_episodes_that_is_large_in_python_is_refused(tmp_path: Path) -> None:
+    folder = robot(tmp_path, [1] * 2)
+    with_column(
+        next(folder.glob("meta/episodes/*/*.parquet")), "l", lists(structs(BOOLS[: 4 * MB // 10], DEEP), MB // 5)
+    )
+    episodes = Meta.open(Root.open(str(folder), Run(cache_dir=tmp_path / "data")), 400 * MB).episodes
+    with pytest.raises(DataError, match=r"file-000\.parquet, column 'l'"):
+        episodes[1]
+
+
+# --- frames
+
+
+@pytest.mark.alone
+def test_frames_of_an_episode_are_counted_as_python_values(tmp_path: Path) -> None:
+    folder = robot(tmp_path, [150] * 6)
+    with_column(data_file(folder), "note", lists(structs(BOOLS[: 900 * 2111]), 2111), row_group_size=150)
+    found = cost(f"lerobot:{folder}", tmp_path, "robot")
+    assert found["error"].startswith(f"DataError: {folder}, data/chunk-000/file-000.parquet, episode "), found
+    assert "column 'note'" in found["error"], found
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+# --- sizes
+
+
+VALUES: dict[str, Any] = {
+    "numbers": pa.array(range(1000, 1300)),
+    "floats": pa.array(np.linspace(0, 1, 300)),
+    "bools": pa.array([True, False, None] * 100),
+    "texts": pa.array(["ab", "Würfel", "\U0001f9ca" * 50, None] * 75),
+    "bytes": pa.array([b"abc" * 100] * 300),
+    "lists": pa.array([[1000, 2000], [], None, [3000] * 20] * 75),
+    "large lists": pa.array([["a", "b"], []] * 150, pa.large_list(pa.large_string())),
+    "structs": structs(pa.array([True] * 300)),
+    "deep structs": structs(pa.array([1000] * 300), DEEP),
+    "wide structs": pa.StructArray.from_arrays([pa.array([True] * 300)] * 50, [f"f{i}" for i in range(50)]),
+    "lists of structs": lists(structs(pa.array([True] * 300)), 3),
+    "maps": pa.array([[("ab", 1000), ("cd", 2000)]] * 300, pa.map_(pa.string(), pa.int64())),
+    "fixed lists": pa.array([[1000, 2000]] * 300, pa.list_(pa.int64(), 2)),
+    "dates": pa.array([10**15] * 300, pa.timestamp("us")),
+    "views": pa.array(["ab", "a text that is not in its view", None] * 100, pa.string_view()),
+    "lists in views": pa.array([["a", "b"], [], None] * 100, pa.list_view(pa.string())),
+    "nulls": pa.nulls(300),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_values_are_counted_as_what_they_take_in_python(case: str) -> None:
+    for array in (VALUES[case], VALUES[case].slice(50, 40)):
+        taken = of_python(array.to_pylist())
+        assert 0.8 * taken <= python_bytes(array) <= 4 * taken, (taken, python_bytes(array))
+
+
+def test_a_value_that_comes_again_is_counted_once() -> None:
+    assert MB < python_bytes(again(300)) < 5 * MB
+    assert MB < python_bytes(lists(again(300), 3)) < 5 * MB
+
+
+def test_of_a_large_dictionary_only_what_a_row_has_of_it_is_counted() -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([7, None, 500]), pa.array([f"{i}" * 1000 for i in range(1000)]))
+    assert python_bytes(words) < 40_000
+    assert python_bytes(lists(words, 3)) < 40_000
+
+
+def test_lists_are_counted_as_far_as_a_slice_reaches() -> None:
+    column = lists(pa.array(range(10**6)), 1000)
+    assert python_bytes(column.slice(500, 1)) < 100_000
