@@ -9,6 +9,7 @@ PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
 BOMBS = "tests/test_parquet_bombs.py"
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
+COMPILED = "tests/test_template_bombs.py::test_a_template_that_would_take_more_to_compile_is_refused"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
 
 BUGS = (
@@ -111,6 +112,24 @@ BUGS = (
         "pyarrow before 26 gets columns nested without end",
         (Edit("headrace/catalog/footer.py", "            check_footer(footer)\n", "            pass\n"),),
         ("tests/test_footer_check.py::test_a_pyarrow_that_does_not_survive_such_a_footer_never_gets_it",),
+    ),
+    Bug(
+        "tokens of a template not counted",
+        "only running a chat template has a budget, and not compiling it",
+        (Edit("headrace/make/chat_sandbox.py", "if number == MOST_TOKENS:", "if number == 1 << 30:"),),
+        (f"{COMPILED}[a list that is never made]",),
+    ),
+    Bug(
+        "names of a template not counted",
+        "jinja2 copies all names for each `if`",
+        (Edit("headrace/make/chat_sandbox.py", "if len(names) > MOST_NAMES:", "if len(names) > 1 << 30:"),),
+        (f"{COMPILED}[names and conditions]",),
+    ),
+    Bug(
+        "code of a template not counted",
+        "few tokens that each write out every name",
+        (Edit("headrace/make/chat_sandbox.py", "if self._length > MOST_CODE:", "if self._length > 1 << 60:"),),
+        (f"{COMPILED}[an include with every name]",),
     ),
     Bug(
         "words that grow",
