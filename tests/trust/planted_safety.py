@@ -9,6 +9,7 @@ PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
 BOMBS = "tests/test_parquet_bombs.py"
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
+VALUES = "tests/test_json_bombs.py"
 COMPILED = "tests/test_template_bombs.py::test_a_template_that_would_take_more_to_compile_is_refused"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
 
@@ -130,6 +131,27 @@ BUGS = (
         "few tokens that each write out every name",
         (Edit("headrace/make/chat_sandbox.py", "if self._length > MOST_CODE:", "if self._length > 1 << 60:"),),
         (f"{COMPILED}[an include with every name]",),
+    ),
+    Bug(
+        "values of JSON not counted",
+        "only the bytes of a file from outside are limited",
+        (Edit("headrace/outside_json.py", "    if found > most:", "    if found > 1 << 60:"),),
+        (
+            f"{VALUES}::test_metadata_of_a_robot_with_very_many_values_is_refused[objects-meta/info.json]",
+            f"{VALUES}::test_a_state_file_with_very_many_values_is_refused[run]",
+        ),
+    ),
+    Bug(
+        "values of statistics not counted",
+        "one of the files of a robot is parsed as it is",
+        (Edit("headrace/lerobot/meta.py", "values = parse(raw)", "values = parse(raw, 1 << 60)"),),
+        (f"{VALUES}::test_metadata_of_a_robot_with_very_many_values_is_refused[objects-meta/stats.json]",),
+    ),
+    Bug(
+        "texts in statistics",
+        "numpy makes each text of a list as long as the longest",
+        (Edit("headrace/lerobot/meta.py", "value if _is_of_numbers(value) else None", "value"),),
+        (f"{VALUES}::test_statistics_with_one_long_text_among_many_are_refused",),
     ),
     Bug(
         "words that grow",
