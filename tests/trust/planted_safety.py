@@ -9,6 +9,7 @@ PARQUET, WEIGHT = "headrace/fetch/parquet.py", "headrace/fetch/weight.py"
 BOMBS = "tests/test_parquet_bombs.py"
 COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budget"
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
+RESUMES = "tests/test_resume_lines.py::test_the_name_of_a_file_is_escaped_in_them"
 VALUES = "tests/test_json_bombs.py"
 COMPILED = "tests/test_template_bombs.py::test_a_template_that_would_take_more_to_compile_is_refused"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
@@ -152,6 +153,18 @@ BUGS = (
         "numpy makes each text of a list as long as the longest",
         (Edit("headrace/lerobot/meta.py", "value if _is_of_numbers(value) else None", "value"),),
         (f"{VALUES}::test_statistics_with_one_long_text_among_many_are_refused",),
+    ),
+    Bug(
+        "names of files raw in the log of a loader",
+        "a file that is named like an order to the terminal",
+        (Edit("headrace/serve/readable.py", "rows, shown(shard, 1000), offset)", "rows, shard, offset)"),),
+        (f"{RESUMES}[loader-False]",),
+    ),
+    Bug(
+        "names of files raw in the log of rows",
+        "a file that is named like an order to the terminal",
+        (Edit("headrace/fetch/rows.py", "said = shown(shard, 1000)", "said = shard"),),
+        (f"{RESUMES}[rows-False]",),
     ),
     Bug(
         "words that grow",
