@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from headrace.errors import shown
 from headrace.files import is_alive, process_tag, remove_quietly
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ def locked(path: Path, patience: float = PATIENCE_SECONDS) -> Iterator[Callable[
         if beat != seen:
             seen, since = beat, time.monotonic()
         if time.monotonic() - since > patience:
-            log.warning("%s is held by a process that makes no progress; going on without it", path)
+            log.warning("%s is held by a process that makes no progress; going on without it", shown(path))
             break
         time.sleep(POLL_SECONDS)
     try:

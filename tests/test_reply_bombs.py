@@ -15,13 +15,14 @@ from refused import a_parquet
 from headrace.catalog import hub as listing
 from headrace.catalog import hub_api
 from headrace.catalog.card import MOST_NODES
+from headrace.outside_json import PARSED_BYTES, VALUE_BYTES
 from headrace.testing import LocalHub
 from headrace.testing.hub import Action, Endless, Exchange, GzipBody, Status
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 
 MB = 1 << 20
-BUDGET = hub_api.REPLY_BYTES + hub_api.PARSED_BYTES
+BUDGET = hub_api.REPLY_BYTES + PARSED_BYTES
 CARD_BUDGET = 500 * MOST_NODES
 NAME = "data/train-0.parquet"
 INFO, TREE = "/api/datasets/org/good/revision/*", "/api/datasets/org/good/tree/*"
@@ -114,7 +115,7 @@ BODIES = {
 def test_a_reply_of_very_many_values_is_refused_or_small(hub: LocalHub, tmp_path: Path, case: str) -> None:
     unit = BODIES[case]
     per_unit = sum(unit.count(mark) for mark in (b",", b":", b"[", b"{"))
-    most = min(hub_api.REPLY_BYTES // len(unit), hub_api.PARSED_BYTES // hub_api.VALUE_BYTES // per_unit) - 10
+    most = min(hub_api.REPLY_BYTES // len(unit), PARSED_BYTES // VALUE_BYTES // per_unit) - 10
     for count, refused in ((most, False), (hub_api.REPLY_BYTES // len(unit) - 10, True)):
         hub.clear_faults()
         hub.fault(TREE, Status(200, {}, b"[" + unit * count + b"0]"))

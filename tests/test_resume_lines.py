@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
-from headrace.testing import write_txt
+import pytest
+
+import headrace
+from headrace.testing import write_parquet, write_txt
 
 LINE = "resume: spec=txt:{path}:text sample_row=3 shard={path} offset=3"
 
@@ -37,3 +41,26 @@ def test_one_line_of_python_shows_them_and_without_it_nothing_is_said(tmp_path: 
     assert said("-c", SCRIPT.format(path=path, line="")) == ""
     shown = said("-c", SCRIPT.format(path=path, line="import logging; logging.basicConfig(level=logging.INFO)"))
     assert f"INFO:headrace:{LINE.format(path=path)}" in shown.splitlines()
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("door", ["loader", "rows"])
+def test_the_name_of_a_file_is_escaped_in_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, door: str, shuffle: bool
+) -> None:
+    (plain,) = write_parquet(tmp_path / "in", [[9]])
+    Path(plain).rename(tmp_path / "in/a\x1b[31mred\x1b]0;title\x07.parquet")
+    spec = f"parquet:{tmp_path}/in/*.parquet:text"
+    with caplog.at_level(logging.INFO, "headrace"):
+        if door == "rows":
+            with headrace.rows(spec, shuffle=shuffle, cache_dir=tmp_path / "data") as stage:
+                next(stage)
+                stage.load_state_dict(stage.state_dict())
+        else:
+            with headrace.load(spec, batch_size=1, shuffle=shuffle, cache_dir=tmp_path / "data") as loader:
+                next(iter(loader))
+                loader.load_state_dict(loader.state_dict())
+                next(iter(loader))
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("resume:")]
+    assert "/in/a\\x1b[31mred\\x1b]0;title\\x07.parquet offset=" in lines[0]
+    assert all(line.isprintable() for line in lines)

@@ -195,6 +195,39 @@ SLOW = {
 }
 """Templates that take long within few steps, or few bytes."""
 
+SETS = "".join(f"{{% set a{i} = 1 %}}" for i in range(990))
+COMPILED = {
+    "a list": "{{ [" + "a," * 24_000 + "] }}",
+    "a chain of comparisons": "{% if 0 %}{{ a" + "<a" * 24_000 + " }}{% endif %}",
+    "a chain of ~": "{{ a" + "~a" * 24_000 + " }}",
+    "outputs": "{{a}}" * 16_000,
+    "conditions": "{{ [" + "a if a," * 12_000 + "] }}",
+    "macros": "{%macro a()%}{%endmacro%}" * 5_000,
+    "names and conditions": SETS + "{%if a%}{%endif%}" * 6_000,
+    "names and loops": "{%for x in y%}" + SETS + "{%for a in b%}{%endfor%}" * 4_500 + "{%endfor%}",
+}
+"""Templates that only just may be: they are compiled."""
+UNCOMPILED = {
+    "many characters": (" " * (1 << 17) + "{{ a }}", "131,072 may be"),
+    "a list": ("{{ [" + "a," * 60_000 + "] }}", "50,000 tokens"),
+    "a list that is never made": ("{% if 0 %}{{ [" + "a," * 60_000 + "] }}{% endif %}", "50,000 tokens"),
+    "a chain of comparisons": ("{{ a" + "<a" * 60_000 + " }}", "50,000 tokens"),
+    "a chain of ~": ("{{ a" + "~a" * 60_000 + " }}", "50,000 tokens"),
+    "names and conditions": (
+        "".join(f"{{%set a{i}=1%}}" for i in range(4000)) + "{%if a%}{%endif%}" * 3900,
+        "1,000 diff",
+    ),
+    "a block with every name": (
+        SETS + "".join(f"{{%block a{i} scoped%}}{{%endblock%}}" for i in range(900)),
+        "characters of Python code",
+    ),
+    "an include with every name": (
+        "{% for x in y %}" + SETS + "{% include a %}" * 1000 + "{% endfor %}",
+        "characters of Python code",
+    ),
+}
+"""Templates that become gigabytes, or take minutes, before they write anything; and what is said of them."""
+
 CHILD = """
 import json, resource, sys, time
 from headrace.errors import DataError
@@ -216,6 +249,25 @@ for name, text in json.load(sys.stdin).items():
 """
 
 
+COMPILE = """
+import json, resource, sys, time
+from headrace.errors import DataError
+from headrace.make.template import Template
+def written(text):
+    return Template(plain=text, with_tools="", special={}, tokens={}).write([])
+written("{{ messages }}")
+most = int(open("/proc/self/statm").read().split()[0]) * 4096 + (400 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+seconds = int(time.process_time()) + 5
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+try:
+    written(json.load(sys.stdin))
+    print(json.dumps(["made", ""]))
+except DataError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
 def template(text: str) -> Template:
     return Template(plain=text, with_tools=text, special={}, tokens=TOKENS)
 
@@ -226,6 +278,20 @@ def played(templates: dict[str, str], steps: int = 1 << 20, room: int = 1 << 26)
     ran = subprocess.run(command, input=json.dumps(templates), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return {name: (kind, said) for name, kind, said in map(json.loads, ran.stdout.splitlines())}
+
+
+def compiled_in_child(text: str) -> tuple[str, str]:
+    """What becomes of a template in a process that may have 400 MB more than a small one takes, and five seconds."""
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        input=json.dumps(text),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, (ran.returncode, ran.stderr[-2000:])
+    kind, said = json.loads(ran.stdout)
+    return kind, said
 
 
 @pytest.mark.alone
@@ -277,6 +343,23 @@ def test_templates_that_fill_the_memory_are_stopped_within_twice_their_budget() 
     assert found.keys() == LARGE.keys()
     assert {name: said for name, (kind, said) in found.items() if kind != "TooMuchOfIt"} == {}
     assert "for one sample; correct the template" in found["a product"][1]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_template_is_compiled_within_seconds_and_400_megabytes(name: str) -> None:
+    text = COMPILED[name]
+    assert compiled_in_child(text) == ("made", "")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", UNCOMPILED)
+def test_a_template_that_would_take_more_to_compile_is_refused(name: str) -> None:
+    text, why = UNCOMPILED[name]
+    kind, said = compiled_in_child(text)
+    assert kind == "TooMuchOfIt", said
+    assert why in said
+    assert said.endswith("; correct the template")
 
 
 @pytest.mark.alone
@@ -396,6 +479,19 @@ def test_a_usual_template_uses_a_small_part_of_its_budget() -> None:
     assert isinstance(context, chat_budget.Counted)
     assert chat_budget.STEPS - context.budget.steps < chat_budget.STEPS / 100
     assert chat_budget.ROOM - context.budget.room < chat_budget.ROOM / 50
+
+
+def test_a_template_of_40_000_characters_uses_a_small_part_of_what_it_may_consist_of() -> None:
+    turn = (
+        "{%- if m['role'] == 'ROLE' and m['content'] is string and not loop.last %}\n    "
+        "{{- '<|start|>' + m['role'] + '\\n' + m['content'] | trim + '<|end|>\\n' }}\n{%- endif %}\n"
+    )
+    body = "".join(turn.replace("ROLE", f"role {i}") for i in range(250))
+    text = "{% for m in messages %}" + body + "{% endfor %}"
+    assert 40_000 < len(text) < chat_sandbox.LONGEST_TEMPLATE / 2
+    environment = chat_sandbox._Environment()
+    assert len(list(environment._tokenize(text, None))) < chat_sandbox.MOST_TOKENS / 3
+    assert len(environment.compile(text, raw=True)) < chat_sandbox.MOST_CODE / 10
 
 
 def test_no_limit_of_the_machine_is_touched() -> None:

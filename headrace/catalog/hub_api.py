@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,11 @@ from headrace.catalog.connections import split_url
 from headrace.catalog.retry import retrying
 from headrace.catalog.transport import Reply, Transport, checked_endpoint, is_same_host
 from headrace.errors import NotAllowed, Unreachable, plain_url, shown
+from headrace.outside_json import PARSED_BYTES, VALUE_BYTES, TooManyValues, parse
 from headrace.run import Run
 
 REPLY_BYTES = 16 << 20
 """A page of a listing has 1,000 files and takes half a megabyte."""
-PARSED_BYTES = 64 << 20
-VALUE_BYTES = 64
-"""What a value of JSON takes in memory, with its share of what holds it."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +47,13 @@ def ask(run: Run, path: str, what: str) -> Answer:
 
 
 def _parsed(body: bytearray, what: str, run: Run) -> Any:
-    # Each value stands after one of these; those in texts count as well, which does no harm.
-    values = sum(body.count(mark) for mark in (b",", b":", b"[", b"{"))
-    if values * VALUE_BYTES > PARSED_BYTES:
-        raise Unreachable(
-            f"{what}: the answer of {plain_url(run.endpoint)} has {values:,} values, more than the "
-            f"{PARSED_BYTES // VALUE_BYTES:,} that are accepted at once; a Hub gives long lists page by page"
-        )
     try:
-        return json.loads(body)
+        return parse(body, PARSED_BYTES // VALUE_BYTES)
+    except TooManyValues as error:
+        raise Unreachable(
+            f"{what}: the answer of {plain_url(run.endpoint)} is too large ({error}); a Hub gives long lists page "
+            f"by page"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise Unreachable(
             f"{what}: what {plain_url(run.endpoint)} answers is no answer of a Hub (it is not JSON: {shown(error)}); a "

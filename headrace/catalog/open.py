@@ -125,7 +125,7 @@ def _resolved(source: Source, run: Run, resolve: Callable[[Source, Run], str], l
         log.warning(
             "%s: the Hub cannot be asked which commit is the newest (%s); reading %s, which was the newest when this "
             "cache was last used. Set HF_HUB_OFFLINE=1 to go without asking",
-            source,
+            shown(source, 1000),
             error,
             last[:8],
         )

@@ -319,7 +319,8 @@ class Rows(Stage[Row]):
         self._saved.append(self._pool.shards_in_use())
         shard, offset = self._next_row(self._pool)
         spec = shown(index.listing.source, 1000)
-        log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, self._pool.draws, shard, offset)
+        said = shown(shard, 1000)
+        log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, self._pool.draws, said, offset)
 
     def _go_to(self, place: Place) -> None:
         if place.state is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from headrace.catalog.shard import safe_parts
 from headrace.errors import DataError, NotAllowed, shown
 from headrace.lazy import cached_property
 from headrace.lerobot.template import Template
+from headrace.outside_json import TooManyValues, parse
 
 VERSION = "v3.0"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -172,7 +172,9 @@ def parse_version(text: object) -> tuple[int, int] | None:
 
 def _json_object(raw: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(raw.decode("utf-8-sig"))
+        values = parse(raw.decode("utf-8-sig"))
+    except TooManyValues as error:
+        raise DataError(f"{error}; remove what does not belong there") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"it is not JSON ({shown(error)}); fetch it, or write it, again") from error
     if not isinstance(values, dict):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from headrace.catalog.shard import Origin, Shard
-from headrace.errors import Integrity
+from headrace.errors import Integrity, shown
 from headrace.fetch.sources import cache_of
 from headrace.lerobot.root import Root
 from headrace.run import Run
@@ -38,7 +38,7 @@ class Kept(Origin):
         finally:
             lease.release(keep=True)
         if len(data) != stop - start:
-            raise Integrity(f"{shard}: the cached file {lease.path} is cut short; remove it and start again")
+            raise Integrity(f"{shard}: the cached file {shown(lease.path)} is cut short; remove it and start again")
         return data
 
     def stream(self, shard: Shard, start: int = 0) -> Iterator[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from headrace.lerobot.info import VERSION, Info
 from headrace.lerobot.projection import MOST_BYTES, Allowance, read_columns, texts, whole_numbers
 from headrace.lerobot.root import INFO, Root
 from headrace.limits import starting
+from headrace.outside_json import TooManyValues, parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TASKS = "meta/tasks.parquet"
 SUBTASKS = "meta/subtasks.parquet"
 STATS = "meta/stats.json"
+_DEEPEST = 16
+"""Lists of statistics in lists."""
 LANGUAGE = ("language_persistent", "language_events")
 """Features whose values are lists of messages."""
 EPISODES = "meta/episodes/"
@@ -224,17 +226,26 @@ def _task_columns(shard: Shard, schema: Any, what: str) -> list[str]:
 
 def _pandas_index(schema: Any) -> list[Any]:
     try:
-        found = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+        found = parse((schema.metadata or {})[b"pandas"])["index_columns"]
     except (KeyError, ValueError, TypeError, RecursionError):
         return []
     return found if isinstance(found, list) else []
+
+
+def _is_of_numbers(value: Any, depth: int = 0) -> bool:
+    """A number, or lists of them. numpy would make each text of a list as long as the longest."""
+    if isinstance(value, list):
+        return depth < _DEEPEST and all(_is_of_numbers(one, depth + 1) for one in value)
+    return isinstance(value, int | float)
 
 
 def _stats(raw: bytes, where: str) -> dict[str, dict[str, NDArray[np.generic]]]:
     import numpy as np
 
     try:
-        values = json.loads(raw)
+        values = parse(raw)
+    except TooManyValues as error:
+        raise DataError(f"{where}: {error}; remove it, or write it again") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON ({shown(error)}); remove it, or write it again") from error
     if not isinstance(values, dict) or not all(isinstance(found, dict) for found in values.values()):
@@ -244,7 +255,7 @@ def _stats(raw: bytes, where: str) -> dict[str, dict[str, NDArray[np.generic]]]:
         out[feature] = {}
         for name, value in found.items():
             try:
-                array = np.atleast_1d(np.array(value))
+                array = np.atleast_1d(np.array(value if _is_of_numbers(value) else None))
             except ValueError:
                 array = np.array(None)
             if array.dtype.kind not in "buif":

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 INFO = "meta/info.json"
 DATED, HELD = re.compile(r"files-[0-9a-f]+"), re.compile(r"robot-[0-9a-f]+")
 """Revisions of folders: by the dates of their files, as they once were, and by what they hold."""
-LARGEST = 64 << 20
+LARGEST = 16 << 20
 """A file of metadata that is read whole has no more bytes."""
 MOST_NEAR = 10_000
 """So many names are looked through for one that may have been meant."""

@@ -16,6 +16,7 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.lexer import Token, TokenStream
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
@@ -25,8 +26,13 @@ from jinja2.utils import Namespace, pass_context
 from headrace.make.chat_budget import LONGEST, Budget, Counted, TooMuch
 from headrace.make.chat_parts import Format, bounded_filters, bounded_tests, call_method, operate
 
-LONGEST_TEMPLATE = 1 << 20
-"""Characters of a template."""
+LONGEST_TEMPLATE = 1 << 17
+"""Characters of a template. The longest that models have are of about 40,000."""
+MOST_TOKENS, MOST_NAMES = 50_000, 1_000
+"""Tokens of a template, and different names in it. jinja2 takes a few KB for each token, and copies all names for each
+`if`."""
+MOST_CODE = 1 << 22
+"""Characters of Python code that a template becomes. Some statements write every name that there is."""
 _ROUND = 4
 """Steps that a block takes in addition to what is in it."""
 _CALL, _MACRO_CALL = 16, 128
@@ -91,6 +97,14 @@ def _plain(value: Any) -> Any:
 
 class _Code(CodeGenerator):
     """Python code of a template that counts what it does."""
+
+    _length = 0
+
+    def write(self, x: str) -> None:
+        self._length += len(x)
+        if self._length > MOST_CODE:
+            raise TooMuch(f"becomes more than {MOST_CODE:,} characters of Python code")
+        super().write(x)
 
     def blockvisit(self, nodes: Iterable[Node], frame: Frame) -> None:
         statements = list(nodes)
@@ -202,6 +216,21 @@ def _steps(node: nodes.Node) -> int:
     return 1 + sum(map(_steps, inside))
 
 
+class _Measure(Extension):
+    """Counts what a template consists of while it is read, before anything is made of it."""
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        names: set[str] = set()
+        for number, token in enumerate(stream):
+            if number == MOST_TOKENS:
+                raise TooMuch(f"has more than {MOST_TOKENS:,} tokens")
+            if token.type == "name":
+                names.add(token.value)
+            if len(names) > MOST_NAMES:
+                raise TooMuch(f"has more than {MOST_NAMES:,} different names")
+            yield token
+
+
 class _Generation(Extension):
     """`{% generation %}` and `{% endgeneration %}` around what the assistant says."""
 
@@ -228,7 +257,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "%", "**", "-", "//", "/"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Measure, _Generation, loopcontrols])
         self.filters["tojson"] = _tojson
         self.filters = bounded_filters(self.filters)
         self.tests = bounded_tests(self.tests)  # type: ignore[assignment, arg-type]

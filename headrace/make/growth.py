@@ -13,11 +13,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
+from headrace import outside_json
 from headrace.errors import DataError, SpecError, shown
 
 if TYPE_CHECKING:
     import tokenizers
 
+MOST_VALUES = 8 << 20
+"""Of a tokenizer.json. The largest in use have about 2,500,000."""
 MOST = 10_000
 """Times that a text may become longer. Tokenizers in use reach a few thousand by this reckoning, which takes the worst
 of each rule."""
@@ -54,7 +57,9 @@ _EACH = {"ByteLevel", "BertNormalizer", "Metaspace"}
 def check(text: str, where: object) -> None:
     """Refuse a tokenizer.json that can make far more of a text than there is. What is no JSON is left to others."""
     try:
-        whole = json.loads(text)
+        whole = outside_json.parse(text, MOST_VALUES)
+    except outside_json.TooManyValues as error:
+        raise DataError(f"{shown(where)}: {error}; take another tokenizer") from error
     except (ValueError, RecursionError):
         return
     if not isinstance(whole, dict):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace import outside_json
 from headrace.catalog.connections import causes_of, is_broken_connection
 from headrace.catalog.retry import HEALS, retrying
 from headrace.catalog.shard import Broken
@@ -249,7 +249,9 @@ def _read(path: Path | None) -> dict[str, Any]:
     if path is None or not path.is_file():
         return {}
     try:
-        found = json.loads(_text(path))
+        found = outside_json.parse(_text(path))
+    except outside_json.TooManyValues as error:
+        raise DataError(f"{shown(path)}: {error}; take another tokenizer") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{shown(path)}: it is not JSON ({shown(error)})") from error
     if not isinstance(found, dict):

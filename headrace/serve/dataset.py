@@ -12,12 +12,14 @@ from typing import Any
 
 from headrace.batch import Batch
 from headrace.errors import SpecError, StateError, shown
+from headrace.outside_json import parse
 from headrace.serve.epoch import Ending, Walk, epoch_start, is_sized, later_epoch
 from headrace.serve.going import job_of, mark
 from headrace.serve.lane_state import lane_of
 from headrace.serve.peers import Peers
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.resume import Place
+from headrace.serve.state_file import MOST_VALUES
 from headrace.serve.statistics import warn_of_cut
 from headrace.serve.turnstile import Turnstile
 from headrace.serve.worker import Job, Maker
@@ -277,7 +279,7 @@ class LaneDataset(IterableDataset[Batch]):
     def load_state_dict(self, state: State) -> None:
         """The next `iter()` goes on from there; those after it begin anew, or go on where the run is endless."""
         try:
-            lanes = json.loads(state["lanes"])
+            lanes = parse(state["lanes"], MOST_VALUES)
             fits = state["format"] == FORMAT and isinstance(state["of"], str)
             numbers = [state["m"], state["epoch"], state.get("m_epoch", 0), state.get("m_plan", 0)]
             fits = fits and all(type(number) is int and number >= 0 for number in numbers)

@@ -22,6 +22,7 @@ from headrace.errors import Changed, SpecError, StateError, shown
 from headrace.floors import warn_of_old_transformers
 from headrace.make.faults import Place as FaultPlace
 from headrace.make.faults import places_in
+from headrace.outside_json import parse
 from headrace.serve.budgets import check_memory, tell_layout, tell_skips
 from headrace.serve.crew import Crew
 from headrace.serve.epoch import (
@@ -43,6 +44,7 @@ from headrace.serve.readable import Entries, Readable
 from headrace.serve.recognised import facts_with_marks
 from headrace.serve.resume import Place, placed, saved_of
 from headrace.serve.state import Saved
+from headrace.serve.state_file import MOST_VALUES
 from headrace.serve.statistics import Statistics
 from headrace.serve.steps import Steps
 from headrace.serve.wrappers import Reader, reader, refuse_second_split, refuse_wrapping
@@ -497,7 +499,7 @@ class StateAsText:
 
     def load_state_dict(self, state: dict[str, str]) -> None:
         try:
-            found = json.loads(state["state"])
+            found = parse(state["state"], MOST_VALUES)
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"this is not a loader's state as text: {shown(error)}; nothing was changed") from error
         self._loader.load_state_dict(found)

@@ -61,7 +61,7 @@ class Readable:
             epoch, rows = source.drawn()
             shard, offset = source.place(epoch, rows)
             spec = shown(source.fact.spec, 1000)
-            log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, rows, shard, offset)
+            log.info("resume: spec=%s sample_row=%d shard=%s offset=%d", spec, rows, shown(shard, 1000), offset)
 
     def _entry(self, source: _Source) -> tuple[Entry, str]:
         """An entry that nobody else has, and its text, which is what is kept: one object instead of many."""

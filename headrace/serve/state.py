@@ -8,17 +8,18 @@ is refused, not resumed.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import StateError, shown
 from headrace.fetch.pool import PoolSize
+from headrace.outside_json import TooManyValues, parse
 from headrace.recipe import Recipe
 from headrace.serve.lane_state import as_json, canonical, in_full, lane_of
 from headrace.serve.pipeline import Fact, facts_from, facts_to, joined_marks
 from headrace.serve.readable import Entries, merged
+from headrace.serve.state_file import MOST_VALUES
 from headrace.stage import State
 
 FORMAT = 2
@@ -121,7 +122,7 @@ class Saved:
 
     def read_recipe(self) -> Recipe:
         try:
-            return Recipe.from_dict(json.loads(self.recipe))
+            return Recipe.from_dict(parse(self.recipe))
         except (ValueError, RecursionError, TypeError) as error:
             raise StateError(f"recipe: it cannot be read: {shown(error)}") from error
 
@@ -253,7 +254,9 @@ def _parsed(name: str, state: State) -> Any:
     value = state.get(name)
     try:
         if isinstance(value, str):
-            return json.loads(value, parse_constant=_refused)
+            return parse(value, MOST_VALUES, parse_constant=_refused)
+    except TooManyValues as error:
+        raise StateError(f"{name}: {error}; nothing was changed") from error
     except (ValueError, RecursionError) as error:
         raise StateError(f"{name}: this is not JSON: {shown(error)}; nothing was changed") from error
     raise StateError(f"{name}: a text is expected, not {shown(value)!r}; nothing was changed")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import StateError, shown
 from headrace.files import read_whole
+from headrace.outside_json import parse
 
 LARGEST_STATE = 64 << 20
+MOST_VALUES = 4 << 20
+"""Values of JSON in a state."""
 
 
 def is_missing(path: Path) -> bool:
@@ -25,7 +27,7 @@ def is_missing(path: Path) -> bool:
 
 def read_state(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_whole(path, LARGEST_STATE))
+        found = parse(read_whole(path, LARGEST_STATE), MOST_VALUES)
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise StateError(f"state file unreadable: {shown(path)} ({shown(why)}); nothing was changed") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Sequence
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import StateError, shown
+from headrace.outside_json import TooManyValues, parse
 from headrace.serve.state import merge_states
+from headrace.serve.state_file import MOST_VALUES
 from headrace.stage import State
 
 MOST_BYTES = 64 << 20
@@ -30,10 +31,12 @@ def read_state(path: Path) -> State:
     if not data.strip():
         raise _unreadable(path, "it is empty; was the run killed while it was written?")
     try:
-        value = json.loads(data, parse_constant=_refused)
+        value = parse(data, MOST_VALUES, parse_constant=_refused)
     except UnicodeDecodeError:
         kind = next((kind for start, kind in _STARTS.items() if data.startswith(start)), "not text")
         raise _unreadable(path, f"it is {kind}; {_SAVE}") from None
+    except TooManyValues as error:
+        raise _unreadable(path, str(error)) from None
     except (ValueError, RecursionError) as error:
         hint = "it may have been cut off" if data.lstrip()[:1] in b"{[" else _SAVE
         raise _unreadable(path, f"it is not JSON: {shown(error)}; {hint}") from None

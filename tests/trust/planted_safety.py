@@ -14,6 +14,9 @@ COME_AGAIN = "test_values_that_come_again_in_many_rows_are_read_within_the_budge
 REFUSED = "test_rows_that_do_not_fit_are_refused_before_they_are_decoded"
 NO_CODE = "tests/trust/test_no_code_from_data.py::test_the_package_has_nothing_that_turns_data_into_code"
 TOTAL, TOTALS = "headrace/sequence/total.py", "tests/test_sample_totals.py"
+RESUMES = "tests/test_resume_lines.py::test_the_name_of_a_file_is_escaped_in_them"
+VALUES = "tests/test_json_bombs.py"
+COMPILED = "tests/test_template_bombs.py::test_a_template_that_would_take_more_to_compile_is_refused"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
 
 BUGS = (
@@ -194,6 +197,57 @@ BUGS = (
         "pyarrow before 26 gets columns nested without end",
         (Edit("headrace/catalog/footer.py", "            check_footer(footer)\n", "            pass\n"),),
         ("tests/test_footer_check.py::test_a_pyarrow_that_does_not_survive_such_a_footer_never_gets_it",),
+    ),
+    Bug(
+        "tokens of a template not counted",
+        "only running a chat template has a budget, and not compiling it",
+        (Edit("headrace/make/chat_sandbox.py", "if number == MOST_TOKENS:", "if number == 1 << 30:"),),
+        (f"{COMPILED}[a list that is never made]",),
+    ),
+    Bug(
+        "names of a template not counted",
+        "jinja2 copies all names for each `if`",
+        (Edit("headrace/make/chat_sandbox.py", "if len(names) > MOST_NAMES:", "if len(names) > 1 << 30:"),),
+        (f"{COMPILED}[names and conditions]",),
+    ),
+    Bug(
+        "code of a template not counted",
+        "few tokens that each write out every name",
+        (Edit("headrace/make/chat_sandbox.py", "if self._length > MOST_CODE:", "if self._length > 1 << 60:"),),
+        (f"{COMPILED}[an include with every name]",),
+    ),
+    Bug(
+        "values of JSON not counted",
+        "only the bytes of a file from outside are limited",
+        (Edit("headrace/outside_json.py", "    if found > most:", "    if found > 1 << 60:"),),
+        (
+            f"{VALUES}::test_metadata_of_a_robot_with_very_many_values_is_refused[meta/info.json-objects]",
+            f"{VALUES}::test_a_state_file_with_very_many_values_is_refused[run]",
+        ),
+    ),
+    Bug(
+        "values of statistics not counted",
+        "one of the files of a robot is parsed as it is",
+        (Edit("headrace/lerobot/meta.py", "values = parse(raw)", "values = parse(raw, 1 << 60)"),),
+        (f"{VALUES}::test_metadata_of_a_robot_with_very_many_values_is_refused[meta/stats.json-objects]",),
+    ),
+    Bug(
+        "texts in statistics",
+        "numpy makes each text of a list as long as the longest",
+        (Edit("headrace/lerobot/meta.py", "value if _is_of_numbers(value) else None", "value"),),
+        (f"{VALUES}::test_statistics_with_one_long_text_among_many_are_refused",),
+    ),
+    Bug(
+        "names of files raw in the log of a loader",
+        "a file that is named like an order to the terminal",
+        (Edit("headrace/serve/readable.py", "rows, shown(shard, 1000), offset)", "rows, shard, offset)"),),
+        (f"{RESUMES}[loader-False]",),
+    ),
+    Bug(
+        "names of files raw in the log of rows",
+        "a file that is named like an order to the terminal",
+        (Edit("headrace/fetch/rows.py", "said = shown(shard, 1000)", "said = shard"),),
+        (f"{RESUMES}[rows-False]",),
     ),
     Bug(
         "words that grow",
