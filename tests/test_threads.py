@@ -18,7 +18,8 @@ from headrace.catalog.threads import Threads
 from headrace.testing import LocalHub, write_parquet
 from headrace.testing.hub import StallAfter, Status
 
-LONG = 600.0
+LONG = 40.0
+"""Seconds."""
 
 
 class Waits:
