@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from headrace.catalog.stop import Stop, Stopped
 from headrace.errors import NoSpace, SpecError
 from headrace.fetch import sidecar
 from headrace.fetch.cache import ShardCache
+from headrace.locks import Lock
 from headrace.testing.hub import Drip, LocalHub, StallAfter, Status
 
 BODY = noise(200_000)
@@ -119,6 +121,28 @@ time.sleep(1)
         for process in [start(code, cache.root, [shard]) for _ in range(3)]:
             finish(process)
         assert len(hub.requests) == 2
+
+    def test_a_lock_that_its_owner_removes_before_it_is_taken_is_made_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else its next two owners would hold a file each, and each believe that it is the lock."""
+        path, real = tmp_path / "lock", fcntl.flock
+        removed: list[Path] = []
+
+        def flock(fd: int, how: int) -> None:
+            if not removed:
+                removed.append(path)
+                path.unlink()
+            real(fd, how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", flock)
+            lock = Lock(path)
+            assert lock.take() is True
+        assert removed == [path]
+        assert Lock(path).take() is False
+        lock.release()
+        assert not path.exists()
 
     def test_a_lock_that_outlives_its_owner_in_a_forked_child_holds_nobody_up(
         self, hub: LocalHub, cache: ShardCache

@@ -216,6 +216,19 @@ class TestBodies:
         with pytest.raises(Refused, match="announced size in bytes.*10,737,418,240.*max_bytes"):
             open_media("http://images.test/a?key=secret", OPEN, "image")
 
+    def test_attempts_at_a_body_that_breaks_off_have_one_deadline_together(self, net: Net) -> None:
+        def breaks_off(handler: BaseHTTPRequestHandler) -> None:
+            handler.send_response(200)
+            handler.send_header("Content-Length", "100")
+            handler.end_headers()
+            handler.wfile.write(b"x")
+            time.sleep(0.9)
+
+        net.server.answers["/a"] = breaks_off
+        with pytest.raises(Stalled, match="did not arrive within timeout=1 s"):
+            open_media("http://images.test/a", MediaPolicy(hosts=("images.test",), timeout=1.0), "image")
+        assert len(net.server.requests) <= 2
+
     def test_an_endless_body_is_cut_off(self, net: Net) -> None:
         def endless(handler: BaseHTTPRequestHandler) -> None:
             handler.send_response(200)

@@ -24,6 +24,7 @@ import pytest
 import requests
 from conftest import Clock
 from fetching import noise, shard_on, wait_until
+from robots import small_set
 from test_media_urls import certificate
 
 import headrace
@@ -350,6 +351,16 @@ import sys, headrace, logging
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 next(iter(headrace.load("hf:org/corpus", batch_size=2, cache_dir=sys.argv[1])))
 """
+WAITS_FOR_FOOTERS = """
+import sys, headrace, logging
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+print(len(list(headrace.rows("hf:org/corpus", cache_dir=sys.argv[1]))))
+"""
+WAITS_FOR_ROBOTS = """
+import sys, headrace, logging
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+next(iter(headrace.StreamingLeRobotDataset("org/robot", cache_dir=sys.argv[1])))
+"""
 
 
 class TestEnds:
@@ -364,6 +375,35 @@ class TestEnds:
                     break
             process.send_signal(number)
             assert process.wait(120) in (-number, 1), "the wait itself would take 600 s"
+
+    @pytest.mark.parametrize(
+        ("script", "away"),
+        [
+            pytest.param(WAITS_FOR_FOOTERS, "*.parquet", id="footers"),
+            pytest.param(WAITS_FOR_ROBOTS, "*meta/*.parquet", id="robot metadata"),
+            pytest.param(WAITS_FOR_ROBOTS, "*meta/episodes/*", id="robot episodes"),
+        ],
+    )
+    def test_one_interrupt_ends_the_waits_of_threads_that_read_side_by_side(
+        self, hub: LocalHub, tmp_path: Path, script: str, away: str
+    ) -> None:
+        write_parquet(tmp_path / "repo" / "data", [[40]] * 8)
+        hub.push("org/corpus", tmp_path / "repo")
+        hub.push("org/robot", small_set(tmp_path / "robot"))
+        hub.push("org/robot", tmp_path / "robot", branch="refs/tags/v3.0")
+        fault = hub.fault(away, Status(503))
+        command = [sys.executable, "-c", script, str(tmp_path / "data")]
+        env = {**os.environ, **hub.env()}
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "next attempt in" in line and fault.hits:
+                    break
+            process.send_signal(signal.SIGINT)
+            try:
+                assert process.wait(30) in (-signal.SIGINT, 1), "the waits themselves would take 600 s"
+            finally:
+                process.kill()
 
     def test_closing_ends_a_wait_at_once(self, nobody: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "headrace.catalog.retry")

@@ -246,6 +246,19 @@ time.sleep(60)
             other.release()
             assert not beats()
 
+    def test_what_is_let_go_while_it_is_made_again_does_not_stay(self, tmp_path: Path) -> None:
+        path, made = tmp_path / "lease", threading.Event()
+
+        def again() -> None:
+            heartbeat.drop(sign)
+            path.touch()
+            made.set()
+
+        sign = heartbeat.Sign(path, again)
+        heartbeat._HERE.hold(sign)
+        assert made.wait(20)
+        wait_until(lambda: not path.exists())
+
     def test_it_keeps_no_process_from_ending(self, hub: LocalHub, cache: ShardCache) -> None:
         began = time.monotonic()
         finish(start("kept = ShardCache(root).acquire(shards[0])", cache.root, [shard_on(hub, noise(N))]))

@@ -6,6 +6,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -14,6 +15,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from headrace.catalog.stop import pause
 from headrace.make.describe import Faults
 from headrace.make.prepare import Ready
 from headrace.make.sample import Sample
@@ -105,6 +107,26 @@ def test_jobs_that_nobody_waited_for_are_given_up() -> None:
     assert not helpers()
 
 
+def test_jobs_that_wait_for_a_server_are_ended_by_an_interrupt() -> None:
+    begun = threading.Event()
+
+    def job() -> None:
+        begun.set()
+        pause(600)
+
+    def interrupted() -> None:
+        with closing(Helpers(2)) as own, own.jobs() as begin:
+            begin(job)
+            assert begun.wait(20)
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 30
+    assert not helpers()
+
+
 def test_a_forked_process_has_helpers_of_its_own() -> None:
     with closing(Helpers(2)) as own:
         here = ran_in(own)
@@ -192,7 +214,7 @@ if sys.argv[1] == "while a thread starts":
 else:
     def shutdown(self, **how):
         raise KeyboardInterrupt
-    module.ThreadPoolExecutor.shutdown = shutdown
+    module.Threads.shutdown = shutdown
 try:
     with closing(module.Helpers(2)) as own, own.jobs() as begin:
         begin(lambda: time.sleep(0.01))()

@@ -9,10 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from headrace.errors import HeadraceError, SpecError
 from headrace.fetch.sources import Opened
 from headrace.serve.loader import Loader
 from headrace.serve.pipeline import open_indexed
+from headrace.serve.worker import Worker, _our_ends
 from headrace.testing import LocalHub, write_parquet
 from headrace.testing.memory import MemorySource
 from headrace.testing.tokenizers import write_tokenizer
@@ -286,6 +288,42 @@ def test_a_forked_copy_of_the_trainer_does_not_end_its_workers(
         assert workers() == pids
         assert found + [seen(batch) for batch in batches] == wanted["rows"][0]
         loader.close()
+
+
+def test_threads_may_start_workers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Process:
+        pid = sentinel = 0
+
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        def start(self) -> None:
+            pass
+
+    context = SimpleNamespace(get_start_method=lambda: "fork", Process=Process)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    pipeline: Any = SimpleNamespace(makes_tensors=False)
+    done = threading.Event()
+
+    def start_others() -> None:
+        while not done.is_set():
+            Worker(pipeline, 0, 1, "fork")._hang_up()
+
+    other = threading.Thread(target=start_others)
+    before = sys.getswitchinterval()
+    kept = [Worker(pipeline, 0, 1, "fork") for _ in range(100)]
+    sys.setswitchinterval(1e-6)
+    try:
+        other.start()
+        for _ in range(20_000):
+            assert len(_our_ends()) >= 100
+    finally:
+        done.set()
+        other.join()
+        sys.setswitchinterval(before)
+        for one in kept:
+            one._hang_up()
+    assert _our_ends() == ()
 
 
 def test_what_cannot_be_sent_to_a_worker_is_named(pattern: str) -> None:

@@ -10,7 +10,6 @@ import errno
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +21,7 @@ from headrace.catalog.lines import LineIndex
 from headrace.catalog.listing import Listing
 from headrace.catalog.schemas import Agreement, Schema, check_names
 from headrace.catalog.shard import Shard
+from headrace.catalog.threads import Threads
 from headrace.errors import Changed, FetchError, shown
 from headrace.files import keep_json, read_whole
 from headrace.limits import starting
@@ -222,16 +222,12 @@ class Index:
             counted,
             starting(f"threads for {what}"),
             _progress(what, len(shards)) as step,
-            ThreadPoolExecutor(READERS, "headrace-index") as threads,
+            Threads(READERS, "headrace-index", beat) as threads,
         ):
-            try:
-                for result in threads.map(read, shards):
-                    found.append(result)
-                    step()
-                    beat()
-            except BaseException:
-                threads.shutdown(wait=True, cancel_futures=True)
-                raise
+            for result in threads.map(read, shards):
+                found.append(result)
+                step()
+                beat()
         return found
 
 

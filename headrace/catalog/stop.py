@@ -26,19 +26,29 @@ class Stopped(Exception):
 class Stop:
     """Ends the waits and reads of one piece of work, from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Stop | None = None) -> None:
+        """`whole`: that of the work which this is a part of. It ends this too, and gets its signs of life."""
         self.pulse = time.monotonic()
         """When the work last showed that it goes on."""
         self._event = threading.Event()
         # Garbage collection may close an owner in the middle of our own code, in the same thread.
         self._lock = threading.RLock()
-        self._covers: set[Cover] = set()
+        self._parts: set[Callable[[], None]] = set()
+        """What ends the parts of the work, and its requests."""
+        self._whole = whole
+        if whole is not None:
+            whole._add(self.set)
 
     def set(self) -> None:
         self._event.set()
         with self._lock:
-            for cover in self._covers:
-                cover.end()
+            for end in self._parts:
+                end()
+
+    def close(self) -> None:
+        """The work is over, while the whole goes on."""
+        if self._whole is not None:
+            self._whole._drop(self.set)
 
     def is_set(self) -> bool:
         return self._event.is_set()
@@ -46,15 +56,21 @@ class Stop:
     def wait(self, seconds: float) -> bool:
         return self._event.wait(seconds)
 
-    def _add(self, cover: Cover) -> None:
-        with self._lock:
-            self._covers.add(cover)
-        if self.is_set():
-            cover.end()
+    def goes_on(self) -> None:
+        """A sign of life."""
+        self.pulse = time.monotonic()
+        if self._whole is not None:
+            self._whole.goes_on()
 
-    def _drop(self, cover: Cover) -> None:
+    def _add(self, end: Callable[[], None]) -> None:
         with self._lock:
-            self._covers.discard(cover)
+            self._parts.add(end)
+        if self.is_set():
+            end()
+
+    def _drop(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._parts.discard(end)
 
 
 class Cover:
@@ -65,7 +81,7 @@ class Cover:
         self._handles: dict[int, socket.socket] = {}
         self._lock = threading.RLock()
         if self._stop is not None:
-            self._stop._add(self)
+            self._stop._add(self.end)
 
     def watch(self, sock: socket.socket) -> None:
         if self._stop is None or sock.fileno() in self._handles:
@@ -87,7 +103,7 @@ class Cover:
 
     def close(self) -> None:
         if self._stop is not None:
-            self._stop._drop(self)
+            self._stop._drop(self.end)
         with self._lock:
             for handle in self._handles.values():
                 handle.close()
@@ -124,6 +140,16 @@ def stopped_by(stop: Stop | None, on_beat: Callable[[], None] | None = None) -> 
         _THREAD.stop, _THREAD.on_beat = before
 
 
+def lend(stop: Stop, on_beat: Callable[[], None] | None) -> Callable[[], None]:
+    """What a thread calls that runs under `stop` to its end; `on_beat` None: with that of this thread."""
+    wanted = on_beat or _THREAD.on_beat
+
+    def begin() -> None:
+        _THREAD.stop, _THREAD.on_beat = stop, wanted
+
+    return begin
+
+
 def look() -> None:
     """Raise `Stopped` when the work should end. No sign of life: for those who wait for other threads to give one."""
     stop = _THREAD.stop
@@ -135,7 +161,7 @@ def beat() -> None:
     """Say that the work goes on; raises `Stopped` when it should not."""
     look()
     if _THREAD.stop is not None:
-        _THREAD.stop.pulse = time.monotonic()
+        _THREAD.stop.goes_on()
     if _THREAD.on_beat is not None:
         _THREAD.on_beat()
     for listener in _LISTENERS:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from headrace.catalog.shard import Shard
+from headrace.catalog.threads import Threads
 from headrace.errors import DataError, NotFound, shown
 from headrace.lerobot.episode_rows import EpisodeRows, Subscripted
 from headrace.lerobot.info import MOST_FRAMES, Info
@@ -91,7 +91,7 @@ class Episodes(Subscripted):
             return {name: _column(table, column, str(shard)) for name, column in wanted.items()}
 
         if remote and len(files) > 1:
-            with starting("threads that read metadata"), ThreadPoolExecutor(READERS, "headrace-episodes") as threads:
+            with starting("threads that read metadata"), Threads(READERS, "headrace-episodes") as threads:
                 parts = list(threads.map(read, files))
         else:
             parts = [read(shard) for shard in files]

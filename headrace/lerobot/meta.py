@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.catalog.shard import Shard
+from headrace.catalog.threads import Threads
 from headrace.errors import DataError, shown
 from headrace.lazy import cached_property
 from headrace.lerobot.episodes import Episodes
@@ -60,7 +60,7 @@ class Meta:
         """Read and checked. Remote files are read side by side."""
         info = Info.parse(root.read(INFO), f"{root.name}, {INFO}")
         files = [root.shard(path) for path in root.paths() if path.startswith(EPISODES) and path.endswith(".parquet")]
-        with starting("threads that read metadata"), ThreadPoolExecutor(3, "headrace-meta") as threads:
+        with starting("threads that read metadata"), Threads(3, "headrace-meta") as threads:
             episodes = threads.submit(Episodes.read, files, info, memory_bytes)
             tasks = threads.submit(lambda: _tasks(root.shard(TASKS), "task", memory_bytes))
             stats = threads.submit(lambda: _stats(root.read(STATS), f"{root.name}, {STATS}") if root.has(STATS) else {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +14,7 @@ from headrace.catalog.footer import Leaf, check_num_values, footer_bytes, leaves
 from headrace.catalog.shard import Origin, Shard
 from headrace.catalog.soundness import AGAIN, require_codecs, said
 from headrace.catalog.stored import as_stored, stored_schema
+from headrace.catalog.threads import Threads
 from headrace.catalog.thrift import Malformed
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.parquet import span_bytes
@@ -227,15 +228,12 @@ def _fetched(shard: Shard, pieces: list[_Piece]) -> Iterator[tuple[_Piece, list[
         for piece in pieces:
             yield piece, [read(span) for span in piece.spans]
         return
-    with starting("threads that read metadata"), ThreadPoolExecutor(READERS, "headrace-meta") as threads:
+    with starting("threads that read metadata"), Threads(READERS, "headrace-meta") as threads:
         waiting: deque[list[Future[tuple[int, bytes]]]] = deque()
-        try:
-            for k, piece in enumerate(pieces):
-                for later in pieces[k + len(waiting) : k + AHEAD]:
-                    waiting.append([threads.submit(read, span) for span in later.spans])
-                yield piece, [future.result() for future in waiting.popleft()]
-        finally:
-            threads.shutdown(wait=True, cancel_futures=True)
+        for k, piece in enumerate(pieces):
+            for later in pieces[k + len(waiting) : k + AHEAD]:
+                waiting.append([threads.submit(read, span) for span in later.spans])
+            yield piece, [future.result() for future in waiting.popleft()]
 
 
 def _parse(meta: Any, groups: list[int], spans: list[tuple[int, bytes]], columns: list[str], texts: list[str]) -> Any:

@@ -6,11 +6,12 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from headrace.catalog.threads import Threads
 from headrace.fetch.media.readable import crowded
 from headrace.limits import starting
 
@@ -39,7 +40,7 @@ class Helpers:
     def __init__(self, threads: int) -> None:
         """`threads`: with the one that asks, so one less is made."""
         self.threads = threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Threads | None = None
         self._process = 0
 
     @contextmanager
@@ -69,16 +70,17 @@ class Helpers:
             if not done:  # or interrupted, which may be in the midst of anything that the pool does
                 self.close()
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> Threads:
         if self._pool is None or self._process != os.getpid():  # threads do not come along when a process forks
-            self._pool, self._process = ThreadPoolExecutor(self.threads - 1, "headrace-decode"), os.getpid()
+            self._pool, self._process = Threads(self.threads - 1, "headrace-decode"), os.getpid()
         return self._pool
 
     def close(self) -> None:
-        """End the threads, each after its job; what they have not begun is given up. They are made anew if needed."""
+        """End the threads, each after its job; what they wait for, and what they have not begun, is given up. They are
+        made anew if needed."""
         pool, self._pool = self._pool, None
         if pool is not None and self._process == os.getpid():
-            pool.shutdown(cancel_futures=True)
+            pool.give_up()
 
 
 ALONE = Helpers(1)

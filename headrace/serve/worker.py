@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
@@ -42,8 +43,9 @@ EXIT_SECONDS = 1.0
 _TRAINERS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that go to all processes of a job, and that a trainer handles for all."""
 
-_ends: weakref.WeakSet[Wire] = weakref.WeakSet()
-"""Our ends of the wires to all workers. A forked worker closes those it inherits, or it would keep them open."""
+_ENDS: dict[int, weakref.ref[Wire]] = {}
+"""Our ends of the wires to all workers, by their identities. A forked worker closes those it inherits, or it would keep
+them open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +273,11 @@ def _trainers_signals_wait(method: str) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _our_ends() -> tuple[Wire, ...]:
+    # Another thread may start or end a worker at this moment: nothing of Python runs while the list is made.
+    return tuple(wire for one in list(_ENDS.values()) if (wire := one()) is not None)
+
+
 class Worker:
     """A worker process, seen from the trainer's."""
 
@@ -283,9 +290,9 @@ class Worker:
             use_short_folder()
         self.number = number
         self._wire, theirs = Wire.pair()
-        _ends.add(self._wire)
+        _ENDS[id(self._wire)] = weakref.ref(self._wire, partial(_ENDS.pop, id(self._wire)))
         self._pulse = Pulse.for_method(method)
-        args = (theirs, self._pulse, pipeline, ahead, tuple(_ends) if method == "fork" else ())
+        args = (theirs, self._pulse, pipeline, ahead, _our_ends() if method == "fork" else ())
         self._process = context.Process(target=work, args=args, name=f"headrace-{number}", daemon=True)
         try:
             # The server that forks workers must not keep the mask: the trainer's other children come from it too.
@@ -383,7 +390,7 @@ class Worker:
             self._process.close()
 
     def _hang_up(self) -> None:
-        _ends.discard(self._wire)
+        _ENDS.pop(id(self._wire), None)
         self._wire.close()
         self._pulse.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -97,6 +98,24 @@ def test_a_disk_that_was_away_ends_no_lease(tmp_path: Path, clock: SimpleNamespa
     next(tmp_path.iterdir()).touch()
     clock.now += 2 * BEAT_SECONDS
     assert leases.in_use("key")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ETIMEDOUT])
+def test_a_disk_that_does_not_answer_ends_no_lease(
+    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    leases = leases_in(tmp_path, f"key.{ELSEWHERE}.0", 0)
+
+    def away(path: Path) -> tuple[int, int]:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(heartbeat, "_times", away)
+        for _ in range(3):
+            assert leases.in_use("key")
+            clock.now += 10 * SILENT_SECONDS
+    assert leases.in_use("key")
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("age", [0, 2 * MARK_SECONDS, -HOUR, 25 * HOUR])

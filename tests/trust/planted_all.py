@@ -11,6 +11,7 @@ import planted_robots
 import planted_safety
 import planted_state
 import planted_text
+import planted_waits
 from planted import Bug
 
 BUGS: tuple[Bug, ...] = (
@@ -23,4 +24,5 @@ BUGS: tuple[Bug, ...] = (
     *planted_outside.BUGS,
     *planted_process.BUGS,
     *planted_safety.BUGS,
+    *planted_waits.BUGS,
 )

@@ -14,7 +14,7 @@ from headrace.catalog.shard import Shard
 from headrace.fetch import leases, sidecar
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.download import download
-from headrace.fetch.leases import REMOVAL_SECONDS, Grade, Leases
+from headrace.fetch.leases import REMOVAL_SECONDS, Grade, Lease, Leases
 from headrace.files import REAL, Files
 from headrace.testing.hub import CloseAfter, GzipBody, IgnoreRange, LocalHub
 from headrace.testing.hub.faults import Exchange
@@ -92,6 +92,23 @@ def test_a_shard_is_leased_before_it_is_looked_at_so_that_nobody_evicts_it_in_be
     assert leftovers(tmp_path) == []
 
 
+def test_a_shard_that_is_evicted_between_look_and_lease_is_not_found(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = shard_on(hub, BODY)
+    cache, other = ShardCache(tmp_path), ShardCache(tmp_path)
+    cache.acquire(shard).release(keep=True)
+    lease = cache._lease
+
+    def late(place: Path) -> Lease:
+        assert other._evict(1 << 40)
+        return lease(place)
+
+    monkeypatch.setattr(cache, "_lease", late)
+    assert cache.find(shard) is None
+    assert leftovers(tmp_path) == []
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
 def test_a_disk_that_takes_no_lease_is_no_reason_to_fail_while_only_looking(
     hub: LocalHub, tmp_path: Path, code: int
@@ -107,19 +124,29 @@ def test_a_disk_that_takes_no_lease_is_no_reason_to_fail_while_only_looking(
 
 
 class Clock:
-    """In the place of the module `time`: it goes on only where somebody sleeps."""
+    """In the place of the module `time`: it goes on only where somebody sleeps, or the machine is suspended."""
+
+    CLOCK_BOOTTIME = 7
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.suspended = 0.0
 
     def monotonic(self) -> float:
         return self.now
+
+    def clock_gettime(self, which: int) -> float:
+        assert which == self.CLOCK_BOOTTIME
+        return self.now + self.suspended
 
     def time(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+    def suspend(self, seconds: float) -> None:
+        self.suspended += seconds
 
 
 class Sleeper(Leases):
@@ -153,14 +180,16 @@ def test_who_slept_before_a_removal_leaves_the_file_to_those_who_no_longer_waite
     assert removed == []
 
 
+@pytest.mark.parametrize("how", [Clock.sleep, Clock.suspend])
 @pytest.mark.parametrize(("share", "goes"), [(0.0, True), (0.9, True), (1.1, False)])
 def test_a_removal_gives_up_when_it_took_longer_than_a_removal_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, goes: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, goes: bool, how: Callable[[Clock, float], None]
 ) -> None:
+    """The process alone was stopped, or the whole machine was suspended, and another one was not."""
     clock = Clock()
     monkeypatch.setattr(leases, "time", clock)
     sleeper = Sleeper(tmp_path, REAL)
-    sleeper.asleep = lambda: clock.sleep(share * REMOVAL_SECONDS)
+    sleeper.asleep = lambda: how(clock, share * REMOVAL_SECONDS)
     removed: list[str] = []
     assert sleeper.remove("key", lambda: removed.append("key")) is goes
     assert bool(removed) is goes
