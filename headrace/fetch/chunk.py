@@ -61,10 +61,11 @@ class OpenChunk:
         order: I64,
         prefix: tuple[str, int, str],
         faults: Mapping[int, DataError] | None = None,
+        list_bytes: int = 0,
     ) -> None:
         """`data`: the rows in file order, an Arrow batch or (JSON lines) a list of dicts; `order`: the plan's order of
         them; `prefix`: the start of their addresses; `faults`: rows that could not be read, by their numbers in the
-        shard: whoever asks for one is told why.
+        shard: whoever asks for one is told why; `list_bytes`: what a list takes in memory.
         """
         self.chunk, self._order, self._prefix, self._faults = chunk, order, prefix, faults or {}
         head = order[:8].tolist()
@@ -78,6 +79,8 @@ class OpenChunk:
         # bytes, and Python has four for each.
         factor = 4 if self._step == 1 and nbytes else 1
         self._memory = MemoryUse(nbytes + factor * nbytes * self._step // max(chunk.rows, 1))
+        if isinstance(data, list):
+            self._memory.change(list_bytes)
         self._at = -1
         self._feed: Iterator[Row] = iter(())
 
