@@ -68,10 +68,12 @@ class OpenChunk:
         prefix: tuple[str, int, str],
         faults: Mapping[int, DataError] | None = None,
         budget: MemoryBudget | None = None,
+        list_bytes: int = 0,
     ) -> None:
         """`data`: the rows in file order, an Arrow batch or (JSON lines) a list of dicts; `order`: the plan's order of
         them; `prefix`: the start of their addresses; `faults`: rows that could not be read, by their numbers in the
-        shard: whoever asks for one is told why; `budget`: of memory, for what rows become.
+        shard: whoever asks for one is told why; `budget`: of memory, for what rows become; `list_bytes`: what a list
+        takes in memory.
         """
         self.chunk, self._order, self._prefix = chunk, order, prefix
         self._faults, self._budget = dict(faults or {}), budget
@@ -81,7 +83,7 @@ class OpenChunk:
         self._picked = 0
         self._most = chunk.rows if in_order else SEGMENT_ROWS
         self._sizes: RowSizes | None = None
-        self._nbytes = 0 if isinstance(data, list) else data.get_total_buffer_size()
+        self._nbytes = list_bytes if isinstance(data, list) else data.get_total_buffer_size()
         self._memory = MemoryUse(self._nbytes)
         self._at = -1
         self._feed: Iterator[Row] = iter(())

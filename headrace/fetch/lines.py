@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
@@ -11,6 +11,8 @@ from headrace.catalog.lines import LineIndex, LineKind
 from headrace.catalog.plain import PlainBytes, PlainFile, Signature, require_same
 from headrace.errors import Changed, DataError, SpecError, shown
 from headrace.fetch.few_files import forget, in_use, make_room
+from headrace.fetch.line_memory import COPIES, Held
+from headrace.fetch.memory import MemoryBudget
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +23,20 @@ RowFaults: TypeAlias = dict[int, DataError]
 
 PIECE = 8 << 20
 """Bytes held at once beside the rows asked for: a chunk of long lines is many times this."""
+PIECES = 16
+"""Where there is little memory, a piece is no more than a sixteenth of what chunks may take."""
+OFFSET = 8
+"""Bytes in an Arrow array beside those of a text."""
+NO_LIMIT = 1 << 62
+
+
+class Objects(list[dict[str, Any]]):
+    """The rows of JSON lines."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]] = (), nbytes: int = 0) -> None:
+        """`nbytes`: the most that they take in memory."""
+        super().__init__(rows)
+        self.nbytes = nbytes
 
 
 class LineReader:
@@ -35,9 +51,12 @@ class LineReader:
         column: str = "text",
         label: str | None = None,
         signature: Signature | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
+        """`budget`: what chunks may take in memory; None: as much as there is."""
         if kind != index.kind:
             raise SpecError(f"{shown(label or source)}: its rows were counted as {index.kind}, not as {kind}")
+        self._budget = budget or MemoryBudget(NO_LIMIT)
         self.num_files = 1
         make_room(self.num_files)
         self.source = source if isinstance(source, PlainBytes) else PlainFile(source, label=label)
@@ -55,45 +74,49 @@ class LineReader:
 
         `faults`: takes the rows that cannot be read, which then have nothing in them. None: the first one raises.
         """
-        return (self.read_text if self.kind == "txt" else self.read_objects)(start, stop, faults)
+        held = Held(self.label, self._budget, start)
+        try:
+            return (self._read_text if self.kind == "txt" else self._read_objects)(start, stop, faults, held)
+        finally:
+            held.release()
 
-    def read_text(self, start: int, stop: int, faults: RowFaults | None = None) -> Any:
+    def _read_text(self, start: int, stop: int, faults: RowFaults | None, held: Held) -> Any:
         import pyarrow as pa
 
         row, begin, end = self.index.span(start, stop)
         columns = []
-        for piece in self._pieces(begin, end):
+        for piece in self._pieces(begin, end, held):
             ends = _line_ends(piece.data)
             first, last = max(start - row, 0), min(stop - row, len(ends))
             if first < last:
+                nbytes = int(ends[last - 1]) - (int(ends[first - 1]) if first else 0) + OFFSET * (last - first)
+                held.add(nbytes, COPIES * len(piece.data), row + last - 1)
                 columns.append(self._column(piece, ends, first, last, row, faults))
             row += len(ends)
             if row >= stop:
                 break
+            del piece  # before the next one is there
         self._require_rows(row, stop)
         return pa.table({self.column: pa.chunked_array(columns, pa.large_string())})
 
-    def read_objects(self, start: int, stop: int, faults: RowFaults | None = None) -> list[dict[str, Any]]:
+    def _read_objects(self, start: int, stop: int, faults: RowFaults | None, held: Held) -> Objects:
         row, begin, end = self.index.span(start, stop)
         line = self.index.line(row) if start < stop else 0
-        found: list[dict[str, Any]] = []
-        for piece in self._pieces(begin, end):
+        found = Objects()
+        for piece in self._pieces(begin, end, held):
             lines = piece.data.split(b"\n")
             filled = [number for number, text in enumerate(lines) if text and not text.isspace()]
-            wanted = filled[max(start - row, 0) : stop - row]
-            if wanted:
-                try:
-                    found += parse_objects(lines, wanted)
-                except _BadLine as bad:
-                    place = _Place(piece, lines, filled, row, line)
-                    if faults is None:
-                        raise self._bad_object(bad, place) from None
-                    found += self._one_by_one(wanted, place, faults)
+            if wanted := filled[max(start - row, 0) : stop - row]:
+                place = _Place(piece, lines, filled, row, line)
+                found += self._objects(place, wanted, faults, held)
+                del place
             row += len(filled)
             line += len(lines) - 1
             if row >= stop:
                 break
+            del piece, lines  # before the next one is there
         self._require_rows(row, stop)
+        found.nbytes = held.nbytes
         return found
 
     def close(self) -> None:
@@ -130,20 +153,23 @@ class LineReader:
                 f"though its size is the same; start anew with the new file"
             )
 
-    def _pieces(self, begin: int, end: int) -> Iterator[_Piece]:
+    def _pieces(self, begin: int, end: int, held: Held) -> Iterator[_Piece]:
         """The bytes [begin, end) in pieces of whole lines."""
         parts: list[bytes] = []
-        for at in range(begin, end, PIECE):
+        size = min(PIECE, max(self._budget.nbytes // PIECES, 1))
+        for at in range(begin, end, size):
             with in_use(self):
-                block = self.source.read_bytes(at, min(at + PIECE, end))
-            cut = len(block) if at + PIECE >= end else block.rfind(b"\n") + 1
+                block = self.source.read_bytes(at, min(at + size, end))
+            cut = len(block) if at + size >= end else block.rfind(b"\n") + 1
             if cut:
-                data = b"".join([*parts, block[:cut]])
-                yield _Piece(begin, data)
-                begin += len(data)
-                parts = []
-            if cut < len(block):
-                parts.append(block[cut:])
+                # Nothing of a piece is kept here while it is read: a line may be all that memory allows.
+                piece, parts = [_Piece(begin, b"".join([*parts, block[:cut]]))], [block[cut:]]
+                begin = at + cut
+                del block
+                yield piece.pop()
+            else:
+                parts.append(block)
+                held.check_line(at + len(block) - begin, begin)
 
     def _column(
         self, piece: _Piece, ends: NDArray[np.intp], first: int, last: int, row: int, faults: RowFaults | None
@@ -189,6 +215,16 @@ class LineReader:
             at += len(line) + 1
         assert found, f"{self.label}: arrow refused rows that are UTF-8"
         return found
+
+    def _objects(self, place: _Place, wanted: list[int], faults: RowFaults | None, held: Held) -> list[dict[str, Any]]:
+        block = _joined(place.lines, wanted)
+        held.add_json(block.data, block.stops, place.row_of(wanted[-1]))
+        try:
+            return parse_objects(place.lines, wanted, block)
+        except _BadLine as bad:
+            if faults is None:
+                raise self._bad_object(bad, place) from None
+            return self._one_by_one(wanted, place, faults)
 
     def _one_by_one(self, wanted: list[int], place: _Place, faults: RowFaults) -> list[dict[str, Any]]:
         """The objects on these lines. One that cannot be read is an empty object, and its row a fault."""
@@ -242,7 +278,22 @@ class _BadLine(Exception):
         self.number, self.offset, self.why = number, offset, why
 
 
-def parse_objects(lines: list[bytes], wanted: list[int]) -> list[dict[str, Any]]:
+class _Block(NamedTuple):
+    """Some lines, one after another."""
+
+    data: bytes
+    stops: NDArray[np.int64]
+    """Where the line after each of them begins."""
+
+
+def _joined(lines: list[bytes], wanted: list[int]) -> _Block:
+    import numpy as np
+
+    data = b"\n".join([lines[number] for number in wanted])
+    return _Block(data, np.cumsum([len(lines[number]) + 1 for number in wanted]))
+
+
+def parse_objects(lines: list[bytes], wanted: list[int], block: _Block | None = None) -> list[dict[str, Any]]:
     """The JSON objects on some of the lines, strictly: one object a line, real UTF-8, no NaN, no key twice.
 
     To see a key twice the parser would have to hand each object over as pairs, which costs half as much again. So the
@@ -268,7 +319,7 @@ def parse_objects(lines: list[bytes], wanted: list[int]) -> list[dict[str, Any]]
             kept.append(keys)
     except (ValueError, RecursionError) as error:
         raise _explain(number, lines[number], error) from None
-    _refuse_keys_twice(lines, wanted, kept)
+    _refuse_keys_twice(lines, wanted, kept, block or _joined(lines, wanted))
     return objects
 
 
@@ -338,16 +389,14 @@ def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
     )
 
 
-def _refuse_keys_twice(lines: list[bytes], wanted: list[int], kept: list[int]) -> None:
+def _refuse_keys_twice(lines: list[bytes], wanted: list[int], kept: list[int], block: _Block) -> None:
     """`kept`: keys in the parsed objects up to and with each wanted line."""
     import numpy as np
 
-    data = b"\n".join([lines[number] for number in wanted])
-    colons = _key_colons(np.frombuffer(data, np.uint8))
+    colons = _key_colons(np.frombuffer(block.data, np.uint8))
     if len(colons) == kept[-1]:
         return
-    stops = np.cumsum([len(lines[number]) + 1 for number in wanted])
-    possible = np.diff(np.searchsorted(colons, stops), prepend=0)
+    possible = np.diff(np.searchsorted(colons, block.stops), prepend=0)
     for suspect in np.flatnonzero(possible != np.diff(kept, prepend=0)):
         number = wanted[suspect]
         try:

@@ -42,9 +42,13 @@ class MemoryBudget:
         return min(self.nbytes // 2, self.nbytes - self.in_use())
 
     def most(self) -> int:
-        """What the next chunk takes at most. Pools are sized by footers, which count less than there is in memory, so
-        all chunks together may take half more than the budget before one is refused."""
-        return min(self.nbytes // 2, self.nbytes + self.nbytes // 2 - self.in_use())
+        """What the next chunk takes at most."""
+        return min(self.nbytes // 2, self.room())
+
+    def room(self) -> int:
+        """What is left. Pools are sized by footers, which count less than there is in memory, so all chunks together
+        may take half more than the budget before one is refused."""
+        return self.nbytes + self.nbytes // 2 - self.in_use()
 
     def in_use(self) -> int:
         return sum(use.nbytes for one in list(_USES.values()) if (use := one()) is not None)

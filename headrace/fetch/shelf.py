@@ -14,7 +14,7 @@ from headrace.catalog.plain import is_stale
 from headrace.catalog.stop import Stop
 from headrace.errors import Changed, DataError, HeadraceError, NotFound, shown
 from headrace.fetch.chunk import OpenChunk
-from headrace.fetch.lines import LineReader, RowFaults
+from headrace.fetch.lines import LineReader, Objects, RowFaults
 from headrace.fetch.memory import MemoryBudget
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
@@ -88,7 +88,9 @@ class Shelf:
         listing = self.index.listing
         prefix = (str(listing.source), epoch, listing.label(chunk.shard))
         faults: RowFaults = {}
-        return OpenChunk(chunk, self._read(chunk, faults), order, prefix, faults, self._budget)
+        data = self._read(chunk, faults)
+        list_bytes = data.nbytes if isinstance(data, Objects) else 0
+        return OpenChunk(chunk, data, order, prefix, faults, self._budget, list_bytes)
 
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
         """Close what is not needed; let go of what is neither needed nor part of the state that was saved last, and put
@@ -204,9 +206,8 @@ class Shelf:
         if isinstance(found, LineIndex):
             source = self.index.listing.source
             text = open_text_shard(shard, self._cache)
-            return LineReader(
-                text, found, kind=found.kind, column=source.column, label=self.index.listing.label(number)
-            )
+            label, budget = self.index.listing.label(number), MemoryBudget(self.run.memory_bytes)
+            return LineReader(text, found, kind=found.kind, column=source.column, label=label, budget=budget)
         if self._prefetch is None:
             return self._parquet_reader(number, Path(shard.path))
         for _ in range(OPEN_TRIES):
@@ -234,12 +235,12 @@ class Shelf:
 
 
 def _line_batch(rows: Any, columns: list[str] | None) -> Any:
-    if not isinstance(rows, list):
+    if not isinstance(rows, Objects):
         batches = rows.combine_chunks().to_batches()
         return batches[0] if columns is None else batches[0].select(columns)
     if columns is None:
         return rows
-    return [_projected(row, columns) for row in rows]
+    return Objects((_projected(row, columns) for row in rows), rows.nbytes)
 
 
 def _projected(row: dict[str, Any], columns: Iterable[str]) -> dict[str, Any]:

@@ -17,6 +17,9 @@ TOTAL, TOTALS = "headrace/sequence/total.py", "tests/test_sample_totals.py"
 RESUMES = "tests/test_resume_lines.py::test_the_name_of_a_file_is_escaped_in_them"
 VALUES = "tests/test_json_bombs.py"
 COMPILED = "tests/test_template_bombs.py::test_a_template_that_would_take_more_to_compile_is_refused"
+LINES, LINE_MEMORY = "headrace/fetch/lines.py", "headrace/fetch/line_memory.py"
+LINE_BOMBS = "tests/test_lines_bombs.py"
+BECOME_MUCH = "test_lines_that_become_much_are_refused_before_they_are_parsed"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
 
 BUGS = (
@@ -98,7 +101,7 @@ BUGS = (
     Bug(
         "chunks of a pool not counted",
         "each chunk is weighed as if it were the only one",
-        (Edit(CHUNK, "else data.get_total_buffer_size()", "else 0 * data.get_total_buffer_size()"),),
+        (Edit(CHUNK, "else data.get_total_buffer_size()", "else 0"),),
         (f"{BOMBS}::test_chunks_that_fit_one_by_one_are_refused_where_all_of_them_do_not",),
     ),
     Bug(
@@ -112,6 +115,58 @@ BUGS = (
         "four bytes in the file are sixteen in memory",
         (Edit(WEIGHT, "decimal = 16 if", "decimal = 0 if"),),
         (f"{BOMBS}::test_decimals_are_weighed_as_they_are_in_memory",),
+    ),
+    # --- lines that are short and become large
+    Bug(
+        "lines parsed before they are weighed",
+        "three bytes of JSON become 72 of Python",
+        (Edit(LINES, "        held.add_json(block.data, block.stops, place.row_of(wanted[-1]))\n", ""),),
+        (f"{LINE_BOMBS}::{BECOME_MUCH}[objects-shuffled]",),
+    ),
+    Bug(
+        "lines of a pool not counted",
+        "each chunk of JSON lines is weighed as if it were the only one",
+        (Edit("headrace/fetch/chunk.py", "self._memory.change(list_bytes)", "self._memory.change(0)"),),
+        (f"{LINE_BOMBS}::test_chunks_of_lines_that_fit_one_by_one_are_refused_where_all_of_them_do_not",),
+    ),
+    Bug(
+        "text not weighed",
+        "lines of text are taken for small",
+        (Edit(LINES, "                held.add(nbytes, COPIES * len(piece.data), row + last - 1)\n", ""),),
+        (f"{LINE_BOMBS}::test_long_lines_of_text_stay_within_the_budget[shuffled]",),
+    ),
+    Bug(
+        "a long line held",
+        "a line is weighed once all of it is there",
+        (Edit(LINES, "                held.check_line(at + len(block) - begin, begin)\n", ""),),
+        (f"{LINE_BOMBS}::test_a_line_that_does_not_fit_is_not_held[jsonl]",),
+    ),
+    Bug(
+        "quotes behind backslashes passed over",
+        "a backslash that is escaped itself hides the end of a text, and objects behind it count as its characters",
+        (
+            Edit(
+                LINE_MEMORY,
+                "if (raw[quotes - 1] != _BACKSLASH).all():\n        return quotes\n",
+                "if True:\n        return quotes[raw[quotes - 1] != _BACKSLASH]\n",
+            ),
+        ),
+        (f"{LINE_BOMBS}::{BECOME_MUCH}[behind a backslash-shuffled]",),
+    ),
+    Bug(
+        "a text that goes on in the next line",
+        "one line that is cut off turns texts and objects round for all after it",
+        (Edit(LINE_MEMORY, "    if not odd.any():\n", "    if True:\n"),),
+        (f"{LINE_BOMBS}::{BECOME_MUCH}[behind a line that is cut off-shuffled]",),
+    ),
+    Bug(
+        "characters weighed as bytes",
+        "one character of four bytes makes all of a Python text four times as large",
+        (Edit(LINE_MEMORY, "return int((width * sizes).sum())", "return int(sizes.sum())"),),
+        (
+            f"{LINE_BOMBS}::{BECOME_MUCH}[one large character-shuffled]",
+            f"{LINE_BOMBS}::{BECOME_MUCH}[one large character that is escaped-shuffled]",
+        ),
     ),
     # --- what is small and takes long, or becomes large
     Bug(

@@ -171,8 +171,8 @@ BUGS = (
         (
             Edit(
                 LINES,
-                "            if cut < len(block):\n                parts.append(block[cut:])\n",
-                "            if cut < len(block):\n                parts = [block[cut:]]\n",
+                "            else:\n                parts.append(block)\n",
+                "            else:\n                parts = [block]\n",
             ),
         ),
         ("tests/test_lines.py::test_every_range_of_text_rows_is_what_splitting_gives",),
@@ -180,7 +180,7 @@ BUGS = (
     Bug(
         "key twice is not seen",
         "the fast parser keeps the last one",
-        (Edit(LINES, "    _refuse_keys_twice(lines, wanted, kept)\n", ""),),
+        (Edit(LINES, "    _refuse_keys_twice(lines, wanted, kept, block or _joined(lines, wanted))\n", ""),),
         ("tests/test_lines.py::test_a_key_is_refused_exactly_when_it_is_there_twice",),
     ),
     Bug(

@@ -1,0 +1,179 @@
+"""What lines of a text file take in memory, from their bytes, before they become Python values.
+
+Three bytes of JSON, `{},`, become 72. Here is the most that lines can become: each text by its length, and what is
+outside of texts by the number of its bytes, or of its brackets and commas where that is less.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import DataError
+from headrace.fetch.memory import MemoryBudget, MemoryUse
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+STRUCTURE = 48
+"""Bytes of Python for a byte of JSON, at most: lists in lists, `[[[`."""
+PLENTY = 16
+"""Where so many times the most that lines could become is free, they are not looked at."""
+TEXT = 80
+"""Bytes of a text beside its characters."""
+OBJECT, LIST, VALUE, KEY = 216, 128, 42, 48
+"""Bytes of an object and a list with a number in them, of each number after that, and of the place of a key."""
+DENSE = 16
+"""Where there are more quotes than one in so many bytes, texts are not told from what is outside of them."""
+CHARACTER = 4
+"""Bytes of a character of a Python text, at most."""
+PASSING, PASSING_WIDE = 6, 9
+"""Times the bytes of a piece that come and go while it is read: the piece and its parts, its lines, a line as text, and
+what malloc does not give back at once. The second: where characters may take four bytes."""
+COPIES = 3
+"""The same for lines that stay text."""
+STEP = 1 << 18
+"""Bytes that are searched at once: they stay in the processor's cache."""
+
+_QUOTE, _BACKSLASH, _U, _D = 34, 92, 117, 100
+"""`\\ud` begins one of two escapes that make a character of four bytes."""
+_TWO_BYTES, _FOUR_BYTES = 0xC4, 0xF0
+"""A character whose UTF-8 begins with this byte or a greater one takes two bytes in Python; four."""
+
+
+class Held:
+    """What the rows of one read take so far, which counts as memory in use until it is released."""
+
+    def __init__(self, label: str, budget: MemoryBudget, first: int) -> None:
+        """`first`: the first of the rows."""
+        self._label, self._budget, self._first = label, budget, first
+        self._most, self._room, self._free = budget.most(), budget.room(), budget.preferred()
+        self._memory = MemoryUse()
+        self.nbytes = 0
+
+    def release(self) -> None:
+        self._memory.release()
+
+    def check_line(self, nbytes: int, at: int) -> None:
+        """A line of at least so many bytes, before it is held."""
+        if nbytes > self._most:
+            self._refuse(f"the line at byte {at} has more than {nbytes:,} bytes", "split the line")
+
+    def add_json(self, data: bytes, stops: NDArray[np.int64], last: int) -> None:
+        """Lines of JSON become Python values, up to row `last`. `stops`: where the line after each of them begins."""
+        nbytes, is_ascii = STRUCTURE * len(data), True
+        if nbytes * PLENTY > self._free:
+            is_ascii = data.isascii()
+            nbytes = weight(data, stops, is_ascii=is_ascii)
+        self.add(nbytes, (PASSING if is_ascii else PASSING_WIDE) * len(data), last)
+
+    def add(self, nbytes: int, passing: int, last: int) -> None:
+        """Rows up to `last` become so many bytes more, and others come and go meanwhile."""
+        self.nbytes += nbytes
+        if self.nbytes > self._most or self.nbytes + passing > self._room:
+            self._refuse(
+                f"rows {self._first} to {last} may take {self.nbytes:,} bytes in memory, and {passing:,} more while "
+                f"they are read",
+                "split long lines",
+            )
+        self._memory.change(self.nbytes + passing)
+
+    def _refuse(self, what: str, todo: str) -> None:
+        self._memory.release()
+        raise DataError(
+            f"{self._label}: {what}; a chunk may take {max(self._most, 0):,}: other chunks hold "
+            f"{self._budget.in_use():,} and the budget is {self._budget.nbytes:,} (HEADRACE_MEMORY_BYTES). Raise it, "
+            f"lower pool_chunks, or {todo}"
+        )
+
+
+def weight(data: bytes, stops: NDArray[np.int64], *, is_ascii: bool) -> int:
+    """The most that lines of JSON take as Python values. `stops`: where the line after each of them begins."""
+    import numpy as np
+
+    raw = np.frombuffer(data, np.uint8)
+    quotes = _quotes(raw, len(raw) // DENSE)
+    if quotes is None:
+        wide = not is_ascii or b"\\u" in data
+        texts = TEXT * (int(np.count_nonzero(raw == _QUOTE)) // 2 + 1)
+        return _by_marks(raw) + len(raw) + texts + (CHARACTER if wide else 1) * len(raw)
+    quotes = _paired(_real(data, raw, quotes), stops)
+    sizes = quotes[1::2] - quotes[::2]
+    outside = len(raw) - int(sizes.sum())
+    structure = STRUCTURE * outside
+    if structure > len(raw):
+        structure = min(structure, _by_marks(raw) + outside)
+    return structure + TEXT * len(sizes) + _characters(data, quotes, sizes, is_ascii)
+
+
+def _by_marks(raw: NDArray[np.uint8]) -> int:
+    """The most that brackets, commas and colons stand for, wherever they are."""
+    import numpy as np
+
+    marks = ((b"{", OBJECT), (b"[", LIST), (b",", VALUE), (b":", KEY))
+    return sum(nbytes * int(np.count_nonzero(raw == mark[0])) for mark, nbytes in marks)
+
+
+def _quotes(raw: NDArray[np.uint8], most: int) -> NDArray[np.intp] | None:
+    """Where quotes are, without those that have one backslash before them; None if they are more than `most`."""
+    import numpy as np
+
+    found, count = [np.zeros(0, np.intp)], 0
+    for at in range(0, len(raw), STEP):
+        places = np.flatnonzero(raw[at : at + STEP] == _QUOTE) + at
+        # An index that wraps around is that of a line which begins with a quote: it is no object, but is a text.
+        places = places[(raw[places - 1] != _BACKSLASH) | (raw[places - 2] == _BACKSLASH) | (places < 2)]
+        count += len(places)
+        if count > most:
+            return None
+        found.append(places)
+    return np.concatenate(found)
+
+
+def _real(data: bytes, raw: NDArray[np.uint8], quotes: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Without those that have an odd number of backslashes before them."""
+    import numpy as np
+
+    if (raw[quotes - 1] != _BACKSLASH).all():
+        return quotes
+    raw = np.frombuffer(data.replace(b"\\\\", b"//"), np.uint8)
+    real: NDArray[np.intp] = quotes[(raw[quotes - 1] != _BACKSLASH) | (quotes == 0)]
+    return real
+
+
+def _paired(quotes: NDArray[np.intp], stops: NDArray[np.int64]) -> NDArray[np.intp]:
+    """With another one at the end of each line whose last text does not end: the parser gets no further either."""
+    import numpy as np
+
+    odd = np.diff(np.searchsorted(quotes, stops), prepend=0) % 2 == 1
+    if not odd.any():
+        return quotes
+    return np.sort(np.concatenate([quotes, stops[odd] - 2]))
+
+
+def _characters(data: bytes, quotes: NDArray[np.intp], sizes: NDArray[np.intp], is_ascii: bool) -> int:
+    """Bytes of the characters of all texts: one that is large makes all of its text as large."""
+    import numpy as np
+
+    raw = np.frombuffer(data, np.uint8)
+    escapes = _escapes(raw) if b"\\" in data else np.zeros(0, np.intp)
+    if is_ascii and not len(escapes):
+        return int(sizes.sum())
+    largest = np.maximum.reduceat(raw, quotes)[::2] if len(quotes) else raw[:0]
+    width = np.where(largest >= _FOUR_BYTES, CHARACTER, np.where(largest >= _TWO_BYTES, 2, 1))
+    places = np.searchsorted(quotes, escapes) - 1
+    escapes, texts = escapes[places % 2 == 0], places[places % 2 == 0] // 2
+    width[texts] = np.maximum(width[texts], 2)
+    width[texts[raw[escapes + 2] | 32 == _D]] = CHARACTER
+    return int((width * sizes).sum())
+
+
+def _escapes(raw: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Where `\\u` is, and something after it."""
+    import numpy as np
+
+    found = [np.zeros(0, np.intp)]
+    for at in range(0, len(raw) - 2, STEP):
+        after = raw[at + 1 : min(at + 1 + STEP, len(raw) - 1)]
+        found.append(np.flatnonzero((raw[at : at + len(after)] == _BACKSLASH) & (after == _U)) + at)
+    return np.concatenate(found)
