@@ -57,7 +57,6 @@ CASES: dict[str, Callable[[], Any]] = {
     "lists of one length": lambda: pa.array([["a", "bb", "ccc"]] * 99, pa.list_(pa.string(), 3)).slice(7, 50),
     "messages": lambda: pa.array([[{"role": "user", "content": text}] * 3 for text in texts("hello ", 200)]),
     "maps": lambda: pa.array([[(f"k{i}", i + 1000) for i in range(9)]] * 50, pa.map_(pa.string(), pa.int64())),
-    "words": lambda: pa.array(["a word"] * 300 + ["another"] * 300).dictionary_encode(),
 }
 
 

@@ -18,10 +18,10 @@ from robot_meta import TASKS
 from test_parquet_bombs import again, data_file, lists, robot, with_column, write
 
 from headrace.errors import DataError
+from headrace.fetch.python_size import python_bytes
 from headrace.lerobot import identity
 from headrace.lerobot.identity import content_revision
 from headrace.lerobot.meta import SUBTASKS, Meta
-from headrace.lerobot.python_bytes import python_bytes
 from headrace.lerobot.root import Root
 from headrace.run import Run
 

@@ -62,10 +62,9 @@ def size_of(array: Any) -> PythonSize:
 
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return size_of(array.storage)
+        return size_of(array.storage).with_field(PythonSize(OTHER))
     if pa.types.is_dictionary(kind):
-        words = size_of(array.dictionary)
-        return PythonSize(SLOT, words.shared + total(words.each, len(array.dictionary)), largest(words.each))
+        return _of_words(array)
     if pa.types.is_struct(kind):
         return _of_structs(array)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
@@ -77,7 +76,18 @@ def size_of(array: Any) -> PythonSize:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         edges = _edges(array)
         return PythonSize(_plus(edges[1:] - edges[:-1], SLOT + TEXT))
-    return PythonSize(SLOT + _of_plain(array))
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return PythonSize(_plus(_of_views(array), SLOT + TEXT))
+    if kind.num_fields:  # lists in views
+        inner = array.flatten()
+        return PythonSize(SLOT + LIST + python_bytes(inner) // max(len(array), 1))
+    return PythonSize(SLOT + _of_plain(kind))
+
+
+def python_bytes(array: Any) -> int:
+    """What all values of an Arrow array take as Python values."""
+    size = size_of(array)
+    return total(size.each, len(array)) + size.shared
 
 
 class RowSizes:
@@ -147,18 +157,33 @@ def _plus(lengths: I64, nbytes: int) -> I64:
     return lengths
 
 
-def _of_plain(array: Any) -> int:
+def _of_plain(kind: Any) -> int:
     import pyarrow as pa
 
-    kind = array.type
     if pa.types.is_null(kind) or pa.types.is_boolean(kind):
         return 0
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return NUMBER
-    if pa.types.is_fixed_size_binary(kind):
-        return TEXT + int(kind.byte_width)
-    # Of what is left, only views of texts and lists have sizes of their own.
-    return OTHER + 4 * int(array.get_total_buffer_size()) // max(len(array), 1)
+    return TEXT + int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else OTHER
+
+
+def _of_words(array: Any) -> PythonSize:
+    """Of the values of a dictionary those that become Python values."""
+    words = array.dictionary
+    if len(words) > FEW_WORDS * len(array):
+        words = words.take(array.indices.unique().drop_null())
+    size = size_of(words)
+    # The numbers of the words become Python values too, for a moment.
+    return PythonSize(SLOT + SLOT + NUMBER, size.shared + total(size.each, len(words)), largest(size.each))
+
+
+def _of_views(array: Any) -> I64:
+    """Bytes of the characters of each text, at most. Each has its length in the first 4 of its 16 bytes."""
+    import numpy as np
+    import pyarrow as pa
+
+    views = np.frombuffer(array.buffers()[1] or b"", np.int32)[4 * array.offset : 4 * (array.offset + len(array)) : 4]
+    return views.astype(np.int64) * (4 if pa.types.is_string_view(array.type) else 1)
 
 
 def _of_structs(array: Any) -> PythonSize:

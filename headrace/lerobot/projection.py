@@ -18,8 +18,8 @@ from headrace.catalog.threads import Threads
 from headrace.catalog.thrift import Malformed
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.parquet import span_bytes
+from headrace.fetch.python_size import python_bytes
 from headrace.fetch.weight import ColumnWeight, Form, GroupWeight, Rows, kept_of, total_of
-from headrace.lerobot.python_bytes import python_bytes
 from headrace.limits import starting
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from headrace.fetch.leases import Lease
 from headrace.fetch.memory import MemoryBudget
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
+from headrace.fetch.python_size import python_bytes
 from headrace.lazy import cached_property
 from headrace.lerobot.columns import Column, column_of, is_python, numbers_of
-from headrace.lerobot.python_bytes import python_bytes
 
 if TYPE_CHECKING:
     from headrace.lerobot.meta import Meta

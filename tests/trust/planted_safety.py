@@ -232,7 +232,7 @@ BUGS = (
     Bug(
         "structs counted by their last values",
         "a dict around each value, and one around that, is not counted",
-        (Edit("headrace/lerobot/python_bytes.py", "return DICT + FIELD * int(kind.num_fields)", "return 0"),),
+        (Edit(SIZE, "PythonSize(DICT + KEY * count)", "PythonSize(0 * count)"),),
         (f"{ROBOT_BOMBS}::test_a_column_of_episodes_is_counted_as_python_values[deep structs]",),
     ),
     Bug(
