@@ -5,8 +5,10 @@ Never another exception, never a hang, and nothing that stands in a state is ope
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -110,6 +112,15 @@ def test_the_checksum_is_over_every_field_and_every_number_in_it(name: str) -> N
 
 
 # --- one thing is off, anywhere
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _told() -> Iterator[None]:
+    """With the lines that say where a run resumes: they look into the state, too."""
+    log, before = logging.getLogger("headrace"), logging.getLogger("headrace").level
+    log.setLevel(logging.INFO)
+    yield
+    log.setLevel(before)
 
 
 def outcome(case: Scene, state: State) -> str:

@@ -250,7 +250,10 @@ class _Source:
     # --- where a row lies
 
     def place(self, epoch: int, number: int) -> Place:
-        """Of row `number` of a pass; at its end: behind the last. Unknown where rows are not counted."""
+        """Of row `number` of a pass; at its end: behind the last. Unknown where rows are not counted, and in a state
+        that was edited to have drawn more rows than there are."""
+        if number < 0:
+            return "", 0
         order = self.orders(epoch)
         if not self.dense:
             return self._next_row(0) if self.in_order and self.num_lanes == 1 else ("", 0)
