@@ -52,8 +52,9 @@ def read(spec: str, cache: str, way: str) -> Iterator[Any]:
     if way.startswith("robot"):
         yield from robot_frames(spec, cache, way)
         return
-    if way == "loader":
-        with headrace.load(spec, batch_size=BATCH, num_workers=0, cache_dir=cache) as loader:
+    if way.startswith("loader"):
+        shuffle = way != "loader in order"
+        with headrace.load(spec, batch_size=BATCH, num_workers=0, shuffle=shuffle, cache_dir=cache) as loader:
             yield from loader
         return
     with headrace.rows(spec, shuffle=way == "shuffled", cache_dir=cache) as stage:

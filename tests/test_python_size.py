@@ -17,8 +17,10 @@ import pytest
 
 from headrace import Faults, load, rows
 from headrace.errors import DataError
+from headrace.fetch.block import block_bytes, gather
 from headrace.fetch.python_size import PythonSize, RowSizes, python_size, total
 from headrace.fetch.values import to_python
+from headrace.make import feed
 
 LUCK = random.Random(7)
 HEADER = 16
@@ -169,3 +171,24 @@ def test_a_block_has_fewer_rows_where_they_are_large(tmp_path: Path, monkeypatch
     assert found[0] == found[1]
     assert len(found[0]) == 64
     assert most <= 20  # of 100 kB each, in a quarter of 8 MB
+
+
+def test_rows_are_made_ready_in_blocks_that_are_small_as_python_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(
+        pa.table({"t": [f"{i:04}" * (5000 if 300 < i < 330 else 5) for i in range(500)]}), tmp_path / "a.parquet"
+    )
+    blocks = []
+
+    def gathered(opened: Any, done: Any, *others: Any) -> Any:
+        blocks.append((block_bytes(opened, done), done.count))
+        return gather(opened, done, *others)
+
+    monkeypatch.setattr(feed, "gather", gathered)
+    monkeypatch.setattr(feed, "PYTHON_BYTES", 100_000)
+    with load(f"parquet:{tmp_path}/a.parquet", shuffle=False, batch_size=10, cache_dir=tmp_path / "c") as loader:
+        given = [text[:4] for batch in loader for text in batch["t"]]
+    assert given == [f"{i:04}" for i in range(500)]
+    assert all(nbytes < 100_000 or count == 1 for nbytes, count in blocks)
+    assert max(count for _, count in blocks) > 50

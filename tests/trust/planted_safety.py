@@ -72,7 +72,7 @@ BUGS = (
         "blocks of rows by their size in the file",
         "rows are made ready by the hundred, whatever they become",
         (Edit("headrace/make/feed.py", "> PYTHON_BYTES:", "> PYTHON_BYTES << 9:"),),
-        (f"{BOMBS}::{IN_PYTHON}[structures in many rows-loader]",),
+        ("tests/test_python_size.py::test_rows_are_made_ready_in_blocks_that_are_small_as_python_values",),
     ),
     Bug(
         "structs without a list not counted",
