@@ -126,7 +126,7 @@ BUGS = (
     Bug(
         "lines of a pool not counted",
         "each chunk of JSON lines is weighed as if it were the only one",
-        (Edit("headrace/fetch/chunk.py", "self._memory.change(list_bytes)", "self._memory.change(0)"),),
+        (Edit(CHUNK, "self._nbytes = list_bytes if", "self._nbytes = 0 if"),),
         (f"{LINE_BOMBS}::test_chunks_of_lines_that_fit_one_by_one_are_refused_where_all_of_them_do_not",),
     ),
     Bug(
