@@ -42,7 +42,7 @@ class Stop:
     def set(self) -> None:
         self._event.set()
         with self._lock:
-            for end in self._parts:
+            for end in list(self._parts):  # garbage collection may close one meanwhile
                 end()
 
     def close(self) -> None:
