@@ -73,7 +73,7 @@ def main(spec: str, cache: str, way: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headrace.errors import HeadraceError
+    from headrace.errors import DataError, HeadraceError
 
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     folder = Path(cache)
@@ -90,7 +90,8 @@ def main(spec: str, cache: str, way: str) -> None:
         for _ in read(spec, cache, way):
             rows += 1
     except HeadraceError as found:
-        error = f"{type(found).__name__}: {found}"
+        kind = DataError if isinstance(found, DataError) else type(found)
+        error = f"{kind.__name__}: {found}"
     print(json.dumps({"bytes": resident() - before, "rows": rows, "error": error}))
 
 

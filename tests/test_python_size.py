@@ -93,6 +93,18 @@ def test_columns_and_fields_count_together() -> None:
     assert left.each.tolist() == alone[0].tolist()  # type: ignore[union-attr]
 
 
+def test_lists_that_are_no_whole_numbers_do_not_stay_out_of_python() -> None:
+    whole, holes, empty = (
+        pa.array([[1], [2, 3]]),
+        pa.array([[1], [None, 3]]),
+        pa.array([[], []], pa.list_(pa.string(), 0)),
+    )
+    sizes = [python_size(pa.record_batch([array], ["c"]), arrays="c") for array in (whole, holes, empty)]
+    assert total(sizes[0].each, 2) == 0
+    assert total(sizes[1].each, 2) > 100
+    assert total(sizes[2].each, 2) > 100
+
+
 def test_sizes_of_more_than_four_gigabytes_are_no_small_numbers() -> None:
     """Arrow's numbers have 32 bits."""
     array = pa.ListArray.from_arrays(
@@ -192,3 +204,4 @@ def test_rows_are_made_ready_in_blocks_that_are_small_as_python_values(
     assert given == [f"{i:04}" for i in range(500)]
     assert all(nbytes < 100_000 or count == 1 for nbytes, count in blocks)
     assert max(count for _, count in blocks) > 50
+    assert len(blocks) < 60

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace.address import Address, Row
 from headrace.catalog.soundness import said
 from headrace.errors import DataError, HeadraceError, shown
-from headrace.fetch.memory import MemoryBudget, MemoryUse
+from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
 from headrace.fetch.plan import Chunk
 from headrace.fetch.python_size import RowSizes, python_size
 from headrace.fetch.values import slices_of, taken, to_python
@@ -68,12 +68,12 @@ class OpenChunk:
         prefix: tuple[str, int, str],
         faults: Mapping[int, DataError] | None = None,
         budget: MemoryBudget | None = None,
-        list_bytes: int = 0,
+        memory: MemoryUse | None = None,
     ) -> None:
         """`data`: the rows in file order, an Arrow batch or (JSON lines) a list of dicts; `order`: the plan's order of
         them; `prefix`: the start of their addresses; `faults`: rows that could not be read, by their numbers in the
-        shard: whoever asks for one is told why; `budget`: of memory, for what rows become; `list_bytes`: what a list
-        takes in memory.
+        shard: whoever asks for one is told why; `budget`: of memory, for what rows become; `memory`: what a list
+        takes, if that is known.
         """
         self.chunk, self._order, self._prefix = chunk, order, prefix
         self._faults, self._budget = dict(faults or {}), budget
@@ -83,8 +83,8 @@ class OpenChunk:
         self._picked = 0
         self._most = chunk.rows if in_order else SEGMENT_ROWS
         self._sizes: RowSizes | None = None
-        self._nbytes = list_bytes if isinstance(data, list) else data.get_total_buffer_size()
-        self._memory = MemoryUse(self._nbytes)
+        self._memory = memory or MemoryUse(0 if isinstance(data, list) else data.get_total_buffer_size())
+        self._nbytes = self._memory.nbytes
         self._at = -1
         self._feed: Iterator[Row] = iter(())
 
@@ -121,6 +121,8 @@ class OpenChunk:
     @property
     def python_bytes(self) -> int:
         """What all rows take as Python values, once that was found out."""
+        if isinstance(self._data, list):
+            return self._nbytes
         return 0 if self._sizes is None else self._sizes.total
 
     def _too_large(self, place: int, nbytes: int, most: int) -> DataError:
@@ -196,7 +198,7 @@ class OpenChunk:
         count = sizes.fitting(first, max(SMALL_BYTES // ROOM_SHARE, min(SEGMENT_BYTES, room)))
         nbytes = sizes.bytes_of(first, count)
         if count == 1 and nbytes > SMALL_BYTES and nbytes > (most := self._budget.most()):
-            raise self._too_large(int(self._order[first]), nbytes, most)
+            raise NoRoom(str(self._too_large(int(self._order[first]), nbytes, most)))
         self._memory.change(self._nbytes + nbytes)
         return count
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import DataError
-from headrace.fetch.memory import MemoryBudget, MemoryUse
+from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,8 +16,11 @@ if TYPE_CHECKING:
 
 STRUCTURE = 48
 """Bytes of Python for a byte of JSON, at most: lists in lists, `[[[`."""
-PLENTY = 16
-"""Where so many times the most that lines could become is free, they are not looked at."""
+PLENTY, UNKNOWN_SHARE = 16, 8
+"""Where so many times the most that lines could become is free, they are not looked at, until all such lines might
+become an eighth of the budget..."""
+LIKELY = 4
+"""...and count as so many times their bytes. Conversations take twice theirs."""
 TEXT = 80
 """Bytes of a text beside its characters."""
 OBJECT, LIST, VALUE, KEY = 216, 128, 42, 48
@@ -48,11 +50,15 @@ class Held:
         """`first`: the first of the rows."""
         self._label, self._budget, self._first = label, budget, first
         self._most, self._room, self._free = budget.most(), budget.room(), budget.preferred()
-        self._memory = MemoryUse()
-        self.nbytes = 0
+        self.memory = MemoryUse()
+        self.nbytes = self._unknown = 0
 
     def release(self) -> None:
-        self._memory.release()
+        self.memory.release()
+
+    def kept(self) -> MemoryUse:
+        """What the rows go on to take."""
+        return MemoryUse(self.nbytes, self._unknown)
 
     def check_line(self, nbytes: int, at: int) -> None:
         """A line of at least so many bytes, before it is held."""
@@ -61,8 +67,10 @@ class Held:
 
     def add_json(self, data: bytes, stops: NDArray[np.int64], last: int) -> None:
         """Lines of JSON become Python values, up to row `last`. `stops`: where the line after each of them begins."""
-        nbytes, is_ascii = STRUCTURE * len(data), True
-        if nbytes * PLENTY > self._free:
+        worst, nbytes, is_ascii = STRUCTURE * len(data), LIKELY * len(data), True
+        if worst * PLENTY <= self._free and self._budget.unknown() + worst <= self._budget.nbytes // UNKNOWN_SHARE:
+            self._unknown += worst - nbytes
+        else:
             is_ascii = data.isascii()
             nbytes = weight(data, stops, is_ascii=is_ascii)
         self.add(nbytes, (PASSING if is_ascii else PASSING_WIDE) * len(data), last)
@@ -76,11 +84,11 @@ class Held:
                 f"they are read",
                 "split long lines",
             )
-        self._memory.change(self.nbytes + passing)
+        self.memory.change(self.nbytes + passing, self._unknown)
 
     def _refuse(self, what: str, todo: str) -> None:
-        self._memory.release()
-        raise DataError(
+        self.memory.release()
+        raise NoRoom(
             f"{self._label}: {what}; a chunk may take {max(self._most, 0):,}: other chunks hold "
             f"{self._budget.in_use():,} and the budget is {self._budget.nbytes:,} (HEADRACE_MEMORY_BYTES). Raise it, "
             f"lower pool_chunks, or {todo}"

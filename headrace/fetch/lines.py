@@ -12,7 +12,7 @@ from headrace.catalog.plain import PlainBytes, PlainFile, Signature, require_sam
 from headrace.errors import Changed, DataError, SpecError, shown
 from headrace.fetch.few_files import forget, in_use, make_room
 from headrace.fetch.line_memory import COPIES, Held
-from headrace.fetch.memory import MemoryBudget
+from headrace.fetch.memory import MemoryBudget, MemoryUse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,10 +33,10 @@ NO_LIMIT = 1 << 62
 class Objects(list[dict[str, Any]]):
     """The rows of JSON lines."""
 
-    def __init__(self, rows: Iterable[dict[str, Any]] = (), nbytes: int = 0) -> None:
-        """`nbytes`: the most that they take in memory."""
+    def __init__(self, rows: Iterable[dict[str, Any]] = (), memory: MemoryUse | None = None) -> None:
+        """`memory`: what they take."""
         super().__init__(rows)
-        self.nbytes = nbytes
+        self.memory = memory
 
 
 class LineReader:
@@ -116,7 +116,7 @@ class LineReader:
                 break
             del piece, lines  # before the next one is there
         self._require_rows(row, stop)
-        found.nbytes = held.nbytes
+        found.memory = held.kept()
         return found
 
     def close(self) -> None:

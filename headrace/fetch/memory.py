@@ -7,6 +7,8 @@ from functools import partial
 from itertools import count
 from weakref import ref
 
+from headrace.errors import DataError
+
 _USES: dict[int, ref[MemoryUse]] = {}
 """All that count, by their numbers."""
 _numbers = count()
@@ -17,17 +19,18 @@ os.register_at_fork(after_in_child=_USES.clear)
 class MemoryUse:
     """Some bytes that are in memory, or will be in a moment, until they are released or forgotten."""
 
-    def __init__(self, nbytes: int = 0) -> None:
-        self.nbytes, number = nbytes, next(_numbers)
+    def __init__(self, nbytes: int = 0, unknown: int = 0) -> None:
+        """`unknown`: bytes that they may be more, at the worst. Nobody has looked."""
+        self.nbytes, self.unknown, number = nbytes, unknown, next(_numbers)
         # What is called when we are forgotten is C through and through. An interrupt that comes while Python code runs
         # there, or in a `__del__`, is swallowed.
         _USES[number] = ref(self, partial(_USES.pop, number))
 
-    def change(self, nbytes: int) -> None:
-        self.nbytes = nbytes
+    def change(self, nbytes: int, unknown: int = 0) -> None:
+        self.nbytes, self.unknown = nbytes, unknown
 
     def release(self) -> None:
-        self.nbytes = 0
+        self.nbytes = self.unknown = 0
 
 
 class MemoryBudget:
@@ -52,3 +55,11 @@ class MemoryBudget:
 
     def in_use(self) -> int:
         return sum(use.nbytes for one in list(_USES.values()) if (use := one()) is not None)
+
+    def unknown(self) -> int:
+        """What may be in use beside that, at the worst."""
+        return sum(use.unknown for one in list(_USES.values()) if (use := one()) is not None)
+
+
+class NoRoom(DataError):
+    """There is no room in memory now. That is no fault of a row, and none is left out for it."""

@@ -81,14 +81,10 @@ class OpenChunks:
             self._finish({s.chunk.shard for s in slots if s not in self._open} | self._pool.shards_ahead())
         return found
 
-    def row_bytes(self, slots: Iterable[Slot]) -> int:
-        """Bytes of a row of these chunks, about: as the file has it, or as Python values if that is more."""
-        rows = nbytes = 0
-        for slot in slots:
-            opened = self._open.get(slot)
-            known = opened.python_bytes if opened is not None else 0
-            rows, nbytes = rows + slot.chunk.rows, nbytes + max(slot.chunk.nbytes, known)
-        return nbytes // max(rows, 1)
+    def python_bytes(self, slot: Slot) -> int:
+        """What the rows of the chunk of a slot take as Python values, once that was found out."""
+        opened = self._open.get(slot)
+        return 0 if opened is None else opened.python_bytes
 
     def _finish(self, in_sight: set[int]) -> None:
         """Have the shards put by that nothing in sight will be read from."""
@@ -107,3 +103,12 @@ class OpenChunks:
 
     def close(self) -> None:
         self.keep_only(())
+
+
+def row_bytes(slots: Iterable[Slot], opened: OpenChunks | None) -> int:
+    """Bytes of a row of these chunks, about: as the file has it, or as Python values if that is known and more."""
+    rows = nbytes = 0
+    for slot in slots:
+        known = 0 if opened is None else opened.python_bytes(slot)
+        rows, nbytes = rows + slot.chunk.rows, nbytes + max(slot.chunk.nbytes, known)
+    return nbytes // max(rows, 1)

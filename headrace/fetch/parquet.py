@@ -18,7 +18,7 @@ from headrace.catalog.stored import as_stored
 from headrace.catalog.thrift import Malformed
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.few_files import forget, in_use, make_room
-from headrace.fetch.memory import MemoryBudget, MemoryUse
+from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
 from headrace.fetch.pages import Window
 from headrace.fetch.plan import Chunk
 from headrace.fetch.values import check_dictionaries
@@ -333,9 +333,9 @@ class ParquetReader:
         self._file.close(force=True)
         self._file = self._open(self._meta, self._dictionaries)
 
-    def _too_heavy(self, group: int, rows: int, parts: list[Part], total: int, most: int) -> DataError:
+    def _too_heavy(self, group: int, rows: int, parts: list[Part], total: int, most: int) -> NoRoom:
         worst = max(parts, key=lambda part: min(part.plain, part.coded))
-        return DataError(
+        return NoRoom(
             f"{self.shard}, row group {group}, column {shown(worst.path)!r}: {rows:,} rows take up to {total:,} bytes "
             f"in memory, {min(worst.plain, worst.coded):,} of them this column, and they may take {max(most, 0):,}: "
             f"other chunks hold {self._budget.in_use():,} and the budget is {self._budget.nbytes:,} "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from headrace.fetch.values import FEW_WORDS
+from headrace.fetch.values import FEW_WORDS, is_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,8 @@ class PythonSize(NamedTuple):
 
 def python_size(batch: Any, arrays: str | None = None) -> PythonSize:
     """Of a RecordBatch. Estimates are high rather than low. `arrays`: a column that stays out of Python."""
-    columns = [column for name, column in zip(batch.schema.names, batch.columns, strict=True) if name != arrays]
+    named = zip(batch.schema.names, batch.columns, strict=True)
+    columns = [column for name, column in named if name != arrays or not is_whole(column)]
     return reduce(PythonSize.with_field, map(size_of, columns), PythonSize(0))
 
 
@@ -207,7 +208,7 @@ def _of_lists(array: Any) -> PythonSize:
 def _of_fixed_lists(array: Any) -> PythonSize:
     length = array.type.list_size
     inner = size_of(array.values.slice(array.offset * length, len(array) * length))
-    values = length * inner.each if isinstance(inner.each, int) else inner.each.reshape(-1, length).sum(axis=1)
+    values = length * inner.each if isinstance(inner.each, int) else inner.each.reshape(len(array), -1).sum(axis=1)
     return inner.in_lists(SLOT + LIST + values)
 
 

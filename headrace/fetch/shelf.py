@@ -89,8 +89,8 @@ class Shelf:
         prefix = (str(listing.source), epoch, listing.label(chunk.shard))
         faults: RowFaults = {}
         data = self._read(chunk, faults)
-        list_bytes = data.nbytes if isinstance(data, Objects) else 0
-        return OpenChunk(chunk, data, order, prefix, faults, self._budget, list_bytes)
+        memory = data.memory if isinstance(data, Objects) else None
+        return OpenChunk(chunk, data, order, prefix, faults, self._budget, memory)
 
     def keep_only(self, needed: set[int], saved: set[int]) -> None:
         """Close what is not needed; let go of what is neither needed nor part of the state that was saved last, and put
@@ -206,8 +206,8 @@ class Shelf:
         if isinstance(found, LineIndex):
             source = self.index.listing.source
             text = open_text_shard(shard, self._cache)
-            label, budget = self.index.listing.label(number), MemoryBudget(self.run.memory_bytes)
-            return LineReader(text, found, kind=found.kind, column=source.column, label=label, budget=budget)
+            label = self.index.listing.label(number)
+            return LineReader(text, found, kind=found.kind, column=source.column, label=label, budget=self._budget)
         if self._prefetch is None:
             return self._parquet_reader(number, Path(shard.path))
         for _ in range(OPEN_TRIES):
@@ -240,7 +240,7 @@ def _line_batch(rows: Any, columns: list[str] | None) -> Any:
         return batches[0] if columns is None else batches[0].select(columns)
     if columns is None:
         return rows
-    return Objects((_projected(row, columns) for row in rows), rows.nbytes)
+    return Objects((_projected(row, columns) for row in rows), rows.memory)
 
 
 def _projected(row: dict[str, Any], columns: Iterable[str]) -> dict[str, Any]:

@@ -109,6 +109,15 @@ def _nested(column: Any) -> list[Any]:
     return found
 
 
+def is_whole(column: Any) -> bool:
+    """Whether a column has lists of whole numbers, and no null in them."""
+    import pyarrow as pa
+
+    kind = column.type
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return listed and pa.types.is_integer(kind.value_type) and not column.values.null_count
+
+
 def slices_of(column: Any) -> list[Any]:
     """Lists of whole numbers as int32 arrays, without a Python number made; None where there is no list.
 

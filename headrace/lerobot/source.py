@@ -20,6 +20,7 @@ from headrace.catalog.shard import Shard
 from headrace.catalog.source import Source
 from headrace.errors import Changed, DataError, NotFound, SpecError, shown
 from headrace.fetch.chunk import OpenChunk
+from headrace.fetch.memory import NoRoom
 from headrace.fetch.plan import Chunk, Coordinate
 from headrace.fetch.sources import cache_of
 from headrace.lazy import cached_property
@@ -272,7 +273,7 @@ class EpisodeShelf:
         try:
             columns = robot.tables.read(number)
         except (DataError, NotFound) as error:
-            if not robot.means.lenient:
+            if not robot.means.lenient or isinstance(error, NoRoom):
                 raise
             return OpenChunk(chunk, [{"frame": Unread(str(error))}] * chunk.rows, order, place)
         key = self._wanted.pop(number, None) or self._admitted(number)

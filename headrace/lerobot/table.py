@@ -17,7 +17,7 @@ from headrace.catalog.plain import is_stale
 from headrace.errors import Changed, DataError, HeadraceError, NoSpace, NotFound, shown
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
-from headrace.fetch.memory import MemoryBudget
+from headrace.fetch.memory import MemoryBudget, NoRoom
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.fetch.python_size import python_bytes
@@ -71,7 +71,7 @@ class Tables:
         budget = MemoryBudget(self._memory_bytes)
         if sizes and (total := sum(sizes.values())) > budget.most():
             worst = max(sizes, key=sizes.__getitem__)
-            raise DataError(
+            raise NoRoom(
                 f"{where}, column {shown(worst)!r}: its rows take about {total:,} bytes as Python values, "
                 f"{sizes[worst]:,} of them this column, and they may take {max(0, budget.most()):,}: other episodes "
                 f"hold {budget.in_use():,} and the budget is {budget.nbytes:,} (HEADRACE_MEMORY_BYTES). Raise it, "

@@ -16,7 +16,8 @@ from headrace.fetch.block import RowBlock, block_bytes, gather, pick
 from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.cursor import Cursor
 from headrace.fetch.draws import Draws, Slot
-from headrace.fetch.open_chunks import OpenChunks
+from headrace.fetch.memory import NoRoom
+from headrace.fetch.open_chunks import OpenChunks, row_bytes
 from headrace.fetch.plan import Chunk, Order
 from headrace.fetch.pool import Mark, Pool
 from headrace.fetch.sources import Opened
@@ -40,7 +41,7 @@ KEPT_BLOCKS = 8
 
 
 class _BlockTooLarge(Exception):
-    """The rows of a block take too much as Python values; they are made ready one by one."""
+    """The rows of a block take too much as Python values; fewer are made ready at once."""
 
 
 class Feed:
@@ -141,6 +142,8 @@ class Feed:
             turns = [p - chunk.start for p in positions]
             block = pick(data, turns, self._source.spec, order.epoch, self._prepare.arrays)
             samples = self._prepared(self._grouped(block, {chunk.shard}))
+        except NoRoom:
+            raise
         except DataError as error:
             if len(positions) > 1:
                 return [row for position in positions for row in self._picked(data, order, [position])]
@@ -186,10 +189,11 @@ class Feed:
             try:
                 with self._or_undone(mark):
                     self._block(done)
-            except Exception:
+            except Exception as error:
                 if done.count == 1:
                     raise
-                self._rows, self._made_rows = 1, 0
+                self._rows = max(1, done.count // 2) if isinstance(error, _BlockTooLarge) else 1
+                self._made_rows = 0
                 self._opened().keep_only(self._pool.slots)
             else:
                 return True
@@ -234,7 +238,7 @@ class Feed:
 
     def _row_bytes_of(self, slots: Iterable[Slot]) -> int:
         """About, going by what the file says, or by what was found in chunks that are open."""
-        return 0 if self._open is None else self._open.row_bytes(slots)
+        return row_bytes(slots, self._open)
 
     def _make(self, done: Draws) -> list[Ready]:
         opened = self._opened()
@@ -261,6 +265,8 @@ class Feed:
         try:
             block = gather(chunk_of, done, self._source.spec, self._prepare.arrays)
             samples = self._prepared(self._grouped(block, {slot.chunk.shard for slot in done.slots}))
+        except NoRoom:
+            raise
         except DataError as error:
             if done.count > 1:
                 raise  # row by row, to know which

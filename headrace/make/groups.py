@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DataError, shown
 from headrace.fetch.chunk import Columns, OpenChunk
+from headrace.fetch.memory import MemoryUse, NoRoom
 from headrace.fetch.plan import WINDOW_BITS, Chunk, Counts, Order, Rules
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Groups:
         self._counts, self._column, self._read = counts, column, read
         self._kept: OrderedDict[int, tuple[list[dict[str, Any] | DataError], int]] = OrderedDict()
         """The rows of chunks, and the bytes that they take."""
-        self._most_bytes = 0
+        self._most_bytes, self._memory = 0, MemoryUse()
 
     def of(self, shard: int, row: int) -> list[dict[str, Any]] | None:
         """The rows of the group that begins with this row; None: it begins before."""
@@ -64,6 +65,7 @@ class Groups:
         self._kept[chunk.start] = kept
         while len(self._kept) > 1 and self._is_full():
             self._kept.popitem(last=False)
+        self._memory.change(sum(nbytes for _, nbytes in self._kept.values()))
         found = kept[0][row - chunk.first]
         if isinstance(found, DataError):
             raise DataError(str(found))
@@ -76,15 +78,15 @@ class Groups:
         """All rows of a chunk, or where one cannot be read why, and the bytes that they take."""
         opened = self._read(chunk, self._order.rows_of(chunk), 0)
         try:
-            sizes = opened.sizes()
-            self._most_bytes = opened.most_bytes
-            if sizes is not None and sizes.total > opened.most_bytes:
-                raise DataError(
+            opened.sizes()
+            nbytes, self._most_bytes = opened.python_bytes, opened.most_bytes
+            if nbytes > opened.most_bytes:
+                raise NoRoom(
                     f"rows {chunk.first} to {chunk.first + chunk.rows - 1} of {shown(opened.label)} are read at once "
-                    f"to group them; they take about {sizes.total:,} bytes and may take {opened.most_bytes:,}, half of "
+                    f"to group them; they take about {nbytes:,} bytes and may take {opened.most_bytes:,}, half of "
                     f"HEADRACE_MEMORY_BYTES: raise it, or write the file with smaller row groups"
                 )
-            return self._read_all(opened), 0 if sizes is None else sizes.total
+            return self._read_all(opened), nbytes
         finally:
             opened.close()
 

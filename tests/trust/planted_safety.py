@@ -18,6 +18,7 @@ RESUMES = "tests/test_resume_lines.py::test_the_name_of_a_file_is_escaped_in_the
 VALUES = "tests/test_json_bombs.py"
 COMPILED = "tests/test_template_bombs.py::test_a_template_that_would_take_more_to_compile_is_refused"
 LINES, LINE_MEMORY = "headrace/fetch/lines.py", "headrace/fetch/line_memory.py"
+NO_ROOM = "except NoRoom:\n            raise\n        except DataError as error:\n            if done.count > 1:"
 LINE_BOMBS = "tests/test_lines_bombs.py"
 BECOME_MUCH = "test_lines_that_become_much_are_refused_before_they_are_parsed"
 LOADER, RESUME = "headrace/serve/loader.py", "headrace/serve/resume.py"
@@ -101,7 +102,7 @@ BUGS = (
     Bug(
         "chunks of a pool not counted",
         "each chunk is weighed as if it were the only one",
-        (Edit(CHUNK, "else data.get_total_buffer_size()", "else 0"),),
+        (Edit(CHUNK, "else data.get_total_buffer_size())", "else 0)"),),
         (f"{BOMBS}::test_chunks_that_fit_one_by_one_are_refused_where_all_of_them_do_not",),
     ),
     Bug(
@@ -124,9 +125,45 @@ BUGS = (
         (f"{LINE_BOMBS}::{BECOME_MUCH}[objects-shuffled]",),
     ),
     Bug(
+        "lines counted at their worst",
+        "lines that nobody looked at count as brackets from end to end, and other sources find no room",
+        (
+            Edit(
+                LINE_MEMORY,
+                "worst, nbytes, is_ascii = STRUCTURE * len(data), LIKELY",
+                "worst, nbytes, is_ascii = 48 * len(data), 48",
+            ),
+        ),
+        ("tests/test_memory_room.py::test_lines_are_counted_as_about_what_they_are",),
+    ),
+    Bug(
+        "lines that nobody looks at without an end",
+        "each chunk of lines is small beside what is free, and there are many",
+        (Edit(LINE_MEMORY, " and self._budget.unknown() + worst <= self._budget.nbytes // UNKNOWN_SHARE", ""),),
+        ("tests/test_memory_room.py::test_lines_are_counted_as_about_what_they_are",),
+    ),
+    Bug(
+        "groups left out where memory is short",
+        "what has no room now is taken for a bad row",
+        (Edit("headrace/make/feed.py", NO_ROOM, NO_ROOM.replace("NoRoom", "MemoryError")),),
+        ("tests/test_memory_room.py::test_no_group_is_left_out_because_others_fill_the_memory",),
+    ),
+    Bug(
+        "episodes left out where memory is short",
+        "what has no room now is taken for a bad episode",
+        (Edit("headrace/lerobot/source.py", " or isinstance(error, NoRoom):", ":"),),
+        ("tests/test_memory_room.py::test_no_frame_is_left_out_because_others_fill_the_memory",),
+    ),
+    Bug(
+        "groups of lines kept without a limit",
+        "chunks of lines that are kept to group them are counted by their number only",
+        (Edit("headrace/make/groups.py", "> self._most_bytes\n", "> self._most_bytes << 20\n"),),
+        ("tests/test_memory_room.py::test_groups_of_lines_are_kept_as_far_as_there_is_room",),
+    ),
+    Bug(
         "lines of a pool not counted",
         "each chunk of JSON lines is weighed as if it were the only one",
-        (Edit(CHUNK, "self._nbytes = list_bytes if", "self._nbytes = 0 if"),),
+        (Edit(LINES, "found.memory = held.kept()", "found.memory = None"),),
         (f"{LINE_BOMBS}::test_chunks_of_lines_that_fit_one_by_one_are_refused_where_all_of_them_do_not",),
     ),
     Bug(
