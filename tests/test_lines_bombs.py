@@ -39,7 +39,6 @@ def packed(folder: Path, data: bytes, name: str = "a.jsonl.gz") -> str:
     return f"{name.split('.')[1]}:{folder}/{name}"
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("case", "way"), [*((case, "shuffled") for case in BOMBS), ("objects", "in order"), ("objects", "loader")]
 )
@@ -54,7 +53,6 @@ def test_lines_that_become_much_are_refused_before_they_are_parsed(tmp_path: Pat
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 def test_chunks_of_lines_that_fit_one_by_one_are_refused_where_all_of_them_do_not(tmp_path: Path) -> None:
     for i in range(12):
         packed(tmp_path, b'{"l": [' + b"{}," * 100_000 + b"1]}\n", f"a{i}.jsonl.gz")
@@ -67,7 +65,6 @@ def test_chunks_of_lines_that_fit_one_by_one_are_refused_where_all_of_them_do_no
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("way", ["shuffled", "in order"])
 def test_long_lines_of_text_stay_within_the_budget(tmp_path: Path, way: str) -> None:
     found = cost(packed(tmp_path, (b"x" * (4 * MB) + b"\n") * 40, "a.txt.gz"), tmp_path, way)
@@ -78,7 +75,6 @@ def test_long_lines_of_text_stay_within_the_budget(tmp_path: Path, way: str) -> 
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
 def test_a_line_that_does_not_fit_is_not_held(tmp_path: Path, kind: str) -> None:
     line = b'{"t": "' + b"x" * (50 * MB) + b'"}\n'

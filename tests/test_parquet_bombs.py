@@ -205,7 +205,6 @@ IN_PYTHON: dict[str, tuple[Callable[[Path], None], int]] = {
 }
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("case", "way"), [*product(IN_PYTHON, ["shuffled", "loader in order", *OTHER_WAYS])])
 def test_rows_that_are_small_until_they_are_python_values_are_read_within_the_budget(
     tmp_path: Path, case: str, way: str
@@ -218,7 +217,6 @@ def test_rows_that_are_small_until_they_are_python_values_are_read_within_the_bu
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 def test_the_words_of_a_dictionary_count_with_four_bytes_for_a_character(tmp_path: Path) -> None:
     a_word_for_each_group(tmp_path / "a.parquet")
     found = cost(f"parquet:{tmp_path}/a.parquet", tmp_path, "shuffled")
@@ -229,7 +227,6 @@ def test_the_words_of_a_dictionary_count_with_four_bytes_for_a_character(tmp_pat
     assert in_order["bytes"] < 2 * BUDGET, in_order
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("case", "way"),
     [*((case, "shuffled") for case in READ), *product(["a dictionary in slices", "in a list"], OTHER_WAYS)],
@@ -243,7 +240,6 @@ def test_values_that_come_again_in_many_rows_are_read_within_the_budget(tmp_path
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("case", "way"), [*((case, "shuffled") for case in REFUSED), *product(["one list of many"], OTHER_WAYS)]
 )
@@ -283,7 +279,6 @@ def data_file(folder: Path) -> Path:
     return next(folder.glob("data/*/*.parquet"))
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("row_groups", ["of all episodes", "of each"])
 def test_a_text_that_comes_again_in_many_frames_of_a_robot_is_there_once(tmp_path: Path, row_groups: str) -> None:
     folder = robot(tmp_path, [150] * 6)
@@ -293,7 +288,6 @@ def test_a_text_that_comes_again_in_many_frames_of_a_robot_is_there_once(tmp_pat
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 def test_episodes_of_a_robot_that_fit_one_by_one_are_refused_where_all_that_are_held_do_not(tmp_path: Path) -> None:
     """Four megabytes each, and the pool holds all of them."""
     folder = robot(tmp_path, [8] * 32)
@@ -304,7 +298,6 @@ def test_episodes_of_a_robot_that_fit_one_by_one_are_refused_where_all_that_are_
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 def test_lists_of_texts_that_come_again_in_many_episodes_are_read_as_they_are_stored(tmp_path: Path) -> None:
     folder = robot(tmp_path, [1] * 300)
     with_column(next(folder.glob("meta/episodes/*/*.parquet")), "l", lists(again(300)))
@@ -313,7 +306,6 @@ def test_lists_of_texts_that_come_again_in_many_episodes_are_read_as_they_are_st
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("files", [1, 5])
 def test_tables_of_episodes_that_do_not_fit_are_refused_before_they_are_decoded(tmp_path: Path, files: int) -> None:
     """All files together, where each would fit alone."""
@@ -334,7 +326,6 @@ def test_tables_of_episodes_that_do_not_fit_are_refused_before_they_are_decoded(
     assert found["bytes"] < 2 * BUDGET, found
 
 
-@pytest.mark.alone
 def test_chunks_that_fit_one_by_one_are_refused_where_all_of_them_do_not(tmp_path: Path) -> None:
     """A pool holds many of them: 9 MB each, and no more than 50 in all."""
     data = {"t": pa.array([bytes([i]) * (3 * MB) for i in range(24)])}
@@ -350,7 +341,6 @@ def test_chunks_that_fit_one_by_one_are_refused_where_all_of_them_do_not(tmp_pat
     assert in_order["bytes"] < 2 * BUDGET, in_order
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("case", ["a dictionary in slices", "in a list", "one list of many"])
 def test_the_same_read_by_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """There is no room on the disk for the file, so its row groups are read where they lie."""

@@ -56,7 +56,6 @@ def meta_of(folder: Path, tmp_path: Path) -> Meta:
 # --- tasks
 
 
-@pytest.mark.alone
 def test_a_task_that_comes_again_in_many_rows_is_never_written_out(tmp_path: Path) -> None:
     """200 MB, if it were."""
     folder = robot(tmp_path, [3, 3])
@@ -66,7 +65,6 @@ def test_a_task_that_comes_again_in_many_rows_is_never_written_out(tmp_path: Pat
     assert found["bytes"] < BUDGET, found
 
 
-@pytest.mark.alone
 def test_tasks_that_would_take_long_to_hash_are_refused(tmp_path: Path) -> None:
     """6 GB, in a file of 17 kB."""
     folder = robot(tmp_path, [3, 3])
@@ -77,7 +75,6 @@ def test_tasks_that_would_take_long_to_hash_are_refused(tmp_path: Path) -> None:
     assert found["bytes"] < BUDGET, found
 
 
-@pytest.mark.alone
 def test_many_short_tasks_are_counted_as_python_values(tmp_path: Path) -> None:
     """15 bytes each in Arrow, and 60 in Python."""
     folder = robot(tmp_path, [3, 3])
@@ -136,7 +133,6 @@ def test_tables_of_tasks_share_a_text_that_comes_again(tmp_path: Path) -> None:
 # --- episodes
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "column",
     [
@@ -194,7 +190,6 @@ def test_a_row_of_episodes_that_is_large_in_python_is_refused(tmp_path: Path) ->
 # --- frames
 
 
-@pytest.mark.alone
 def test_frames_of_an_episode_are_counted_as_python_values(tmp_path: Path) -> None:
     folder = robot(tmp_path, [150] * 6)
     with_column(data_file(folder), "note", lists(structs(BOOLS[: 900 * 2111]), 2111), row_group_size=150)

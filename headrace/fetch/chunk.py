@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat, starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,6 +26,7 @@ ROOM_SHARE = 8
 """...or of an eighth of what is left of the memory budget, if that is less: each chunk of a pool has such a run."""
 SMALL_BYTES = 1 << 18
 """Chunks that take no more as Python values are not worth a look at the budget."""
+NO_LIMIT = 1 << 62
 FEW = 4
 """So many rows are picked out of a chunk as it was read; where more are asked for, all of it is put into order. For the
 first batch after a resume many chunks are asked for a row or two.
@@ -116,7 +116,7 @@ class OpenChunk:
     @property
     def most_bytes(self) -> int:
         """What rows that are there at once may take as Python values."""
-        return sys.maxsize if self._budget is None else self._budget.nbytes // 2
+        return NO_LIMIT if self._budget is None else self._budget.nbytes // 2
 
     @property
     def python_bytes(self) -> int:

@@ -22,7 +22,8 @@ USABLE = {
     *("warnings", "weakref", "zlib"),
     *("PIL", "PIL.Image", "PIL.ImageDraw", "av", "av.container", "av.packet", "av.stream", "av.video.frame"),
     *("av.video.reformatter", "av.video.stream", "certifi", "fastokens", "fsspec", "huggingface_hub", "jinja2"),
-    *("jinja2.compiler", "jinja2.exceptions", "jinja2.ext", "jinja2.filters", "jinja2.nodes", "jinja2.parser"),
+    *("jinja2.compiler", "jinja2.exceptions", "jinja2.ext", "jinja2.filters", "jinja2.lexer"),
+    *("jinja2.nodes", "jinja2.parser"),
     *("jinja2.runtime", "jinja2.sandbox", "jinja2.utils", "numpy", "numpy.typing", "pandas", "pyarrow"),
     *("pyarrow.parquet", "rich.console", "rich.progress", "rich.table", "rich.text", "soundfile", "soxr"),
     *("tokenizers", "torch", "torch.distributed", "torch.nn.functional", "torch.utils.data", "torch.utils.dlpack"),
@@ -34,7 +35,8 @@ HARMLESS = {
     "ast": "Add BinOp Constant Div Mult Sub USub UnaryOp dump expr operator parse",
     "importlib": "metadata.PackageNotFoundError metadata.version resources.files util.find_spec",
     "inspect": "signature",
-    "jinja2": """compiler.CodeGenerator compiler.CodeGenerator._FinalizeInfo compiler.Frame exceptions.SecurityError
+    "jinja2": """lexer.Token lexer.TokenStream
+        compiler.CodeGenerator compiler.CodeGenerator._FinalizeInfo compiler.Frame exceptions.SecurityError
         exceptions.TemplateError ext.Extension ext.loopcontrols nodes nodes.* parser.Parser runtime.Context
         runtime.LoopContext runtime.Macro runtime.Undefined utils.Namespace utils.Namespace.__init__
         utils._PassArg.context utils._PassArg.eval_context utils._PassArg.from_obj utils.pass_context""",
