@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fetching import wait_until
 
 from headrace import ShardPrefetcher, hf_load_dataset_sharded, list_shards, resolve_resume_plan, rows
 from headrace.catalog.open import open_index
@@ -368,13 +369,17 @@ def test_data_files_that_are_not_the_rest_of_the_listing_are_refused(hub: LocalH
         hf_load_dataset_sharded("org/corpus", data_files=["data/train-00000-of-00004.parquet"])
 
 
-def test_a_refused_range_says_why_and_the_next_try_goes_on(hub: LocalHub, tmp_path: Path) -> None:
+def test_a_refused_range_says_why_and_the_next_try_goes_on(
+    hub: LocalHub, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_parquet(tmp_path / "many" / "data", [[50] * 20])
     hub.push("org/many", tmp_path / "many")
     with rows("hf:org/many") as stage:
         refused = hub.fault("*/resolve/*.parquet", 403)
         with pytest.raises(NotAllowed, match="org/many@.*train-00000"):
             next(stage)
-        assert refused.hits
+        # The whole shard is fetched beside that. Who asks for it while this fails is told so as well.
+        wait_until(lambda: "fetching it ahead failed" in caplog.text)
+        assert refused.hits == 2
         hub.clear_faults()
         assert len({row.data["uid"] for row in stage}) == 1000
