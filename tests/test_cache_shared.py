@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import subprocess
 import time
@@ -346,6 +347,28 @@ class TestSweep:
         ]
         assert shards_in(cache.root) == ["held", "notes.part"]
         assert not sidecar.path_beside(cache.path_of(lost)).exists()
+
+    def test_a_name_whose_file_comes_while_it_is_swept_keeps_its_file(
+        self, hub: LocalHub, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was taken and not filled when the sweep looked; then the file came, and was read and let go."""
+        shard = shard_on(hub, BODY)
+        taken = cache._settle(shard)
+        there = os.path.lexists
+        came: list[Any] = []
+
+        def looked(path: Any) -> bool:
+            found = there(path)
+            if Path(path) == taken and not found and not came:
+                came.append(path)
+                cache.acquire(shard).release(keep=True)
+            return found
+
+        monkeypatch.setattr(os.path, "lexists", looked)
+        cache.sweep(passed=False)
+        assert came
+        assert taken.read_bytes() == BODY
+        assert cache.looks_right(shard, taken)
 
     def test_an_empty_or_missing_cache_is_swept(self, tmp_path: Path) -> None:
         ShardCache(tmp_path / "nothing").sweep()

@@ -164,7 +164,7 @@ class ShardCache:
         for place, _ in sidecar.walk(self._top):
             beat()
             if not os.path.lexists(place):
-                self._remove(place)
+                self._give_up_name(place)
         if passed and self.cleanup == "auto" and self.limit is None:
             self._remove_passed()
         self._room.keep()
@@ -198,7 +198,7 @@ class ShardCache:
             except BaseException:
                 lease.release(keep=True)
                 if not os.path.lexists(place):
-                    self._remove(place)
+                    self._give_up_name(place)
                 raise
             lease.release(keep=True)
         raise _no_name(shard)
@@ -444,6 +444,16 @@ class ShardCache:
                 remove_quietly(sidecar.path_beside(place), self._files)
 
         return self._leases.remove(self._key(place), unlink, but)
+
+    def _give_up_name(self, place: Path) -> None:
+        """Remove the sidecar of a file that never came, unless it came meanwhile."""
+
+        def unlink() -> None:
+            found = sidecar.read(place, self._files)
+            if found is not None and found.ours and not os.path.lexists(place):
+                remove_quietly(sidecar.path_beside(place), self._files)
+
+        self._leases.remove(self._key(place), unlink)
 
     def _remove_stale(self, part: Path) -> None:
         if is_orphan(part, elsewhere=True):

@@ -14,6 +14,18 @@ FAULTS, CONTENT = "tests/test_download.py::TestFaults", "tests/test_download.py:
 ROT = "tests/test_cache.py::TestRot"
 
 BUGS = (
+    Bug(
+        "sweep removes what came meanwhile",
+        "a name that was taken in vain is given up with the file that came since",
+        (
+            Edit(
+                "headrace/fetch/cache.py",
+                "self._give_up_name(place)\n        if passed",
+                "self._remove(place)\n        if passed",
+            ),
+        ),
+        ("tests/test_cache_shared.py::TestSweep::test_a_name_whose_file_comes_while_it_is_swept_keeps_its_file",),
+    ),
     # --- what the user owns
     Bug(
         "local shard made read-only",
