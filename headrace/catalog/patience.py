@@ -26,7 +26,8 @@ class Patience:
     """What is left for one reply: seconds, and bytes that are no body."""
 
     def __init__(self, silence: float, total: float, *, ends: float = math.inf, spare: float = math.inf) -> None:
-        """`ends`: by the clock (`time.monotonic`), whoever takes the time. `spare`: bytes beside the body."""
+        """`ends`: a deadline by `time.monotonic`, which also counts the time that the caller takes. `spare`: how many
+        bytes may arrive that are not part of the body."""
         self._silence = silence
         self._left = total
         self._ends = ends

@@ -46,7 +46,7 @@ class Stop:
                 end()
 
     def close(self) -> None:
-        """The work is over, while the whole goes on."""
+        """This part is over; the work that it is a part of continues."""
         if self._whole is not None:
             self._whole._drop(self.set)
 

@@ -1,4 +1,4 @@
-"""A few threads that read side by side, and whose waits end with whoever asked for them."""
+"""A thread pool for reading several files at once. An interrupt or an error in the caller ends its waits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from headrace.catalog.stop import Stop, current, lend
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool. An error or an interrupt in its `with` ends what its threads wait for and read; so does the `Stop` of
-    the thread that makes it, which gets their signs of life."""
+    """A thread pool. An error or an interrupt inside its `with` block ends the waits and reads of its threads at once.
+    So does the `Stop` of the thread that made the pool; that `Stop` also gets the threads' signs of life."""
 
     def __init__(self, most: int, name: str, on_beat: Callable[[], None] | None = None) -> None:
-        """`on_beat` is called in its threads while their work goes on; None: as in the thread that makes it."""
+        """`on_beat`: called in the pool's threads while they make progress; None: that of the thread that makes the
+        pool."""
         self._stop = Stop(current())
         super().__init__(most, name, lend(self._stop, on_beat))
 
     def give_up(self) -> None:
-        """End the threads at once: nobody wants what they do."""
+        """End the threads at once; their results are not needed any more."""
         self._stop.set()
         self._stop.close()
         self.shutdown(cancel_futures=True)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 4 << 20
 SEGMENT_ROWS = 256
-"""Rows become Python values in runs of at most so many rows and bytes, one row at least: values that are few stay in
-the processor's cache until they are given out. What is left of the chunk stays Arrow data.
+"""Rows become Python values in runs: at least one row, at most this many rows and bytes. Few values at a time stay in
+the processor's cache until they are given out. The rest of the chunk stays Arrow data.
 """
 ROOM_SHARE = 8
 """...or of an eighth of what is left of the memory budget, if that is less: each chunk of a pool has such a run."""
@@ -110,7 +110,7 @@ class OpenChunk:
         if self._sizes is None and not isinstance(self._data, list):
             self._sizes = RowSizes(python_size(self._data, arrays), self._order)
             for place, nbytes in self._sizes.over(self.most_bytes).items():
-                self._faults[self.chunk.first + place] = self._too_large(place, nbytes, self.most_bytes)
+                self._faults[self.chunk.first + place] = DataError(self._too_large(place, nbytes, self.most_bytes))
         return self._sizes
 
     @property
@@ -125,10 +125,10 @@ class OpenChunk:
             return self._nbytes
         return 0 if self._sizes is None else self._sizes.total
 
-    def _too_large(self, place: int, nbytes: int, most: int) -> DataError:
+    def _too_large(self, place: int, nbytes: int, most: int) -> str:
         where, budget = shown(Address(*self._prefix, self.chunk.first + place), 1000), self._budget
         assert budget is not None
-        return DataError(
+        return (
             f"{where}: this row takes about {nbytes:,} bytes as Python values, and it may take {max(most, 0):,}: "
             f"chunks hold {budget.in_use():,} and the budget is {budget.nbytes:,} (HEADRACE_MEMORY_BYTES). "
             f"Raise it, or leave the column out (columns=[...])"
@@ -198,7 +198,7 @@ class OpenChunk:
         count = sizes.fitting(first, max(SMALL_BYTES // ROOM_SHARE, min(SEGMENT_BYTES, room)))
         nbytes = sizes.bytes_of(first, count)
         if count == 1 and nbytes > SMALL_BYTES and nbytes > (most := self._budget.most()):
-            raise NoRoom(str(self._too_large(int(self._order[first]), nbytes, most)))
+            raise NoRoom(self._too_large(int(self._order[first]), nbytes, most))
         self._memory.change(self._nbytes + nbytes)
         return count
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
+from headrace.fetch.python_size import FOUR_BYTES, TWO_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
 STRUCTURE = 48
 """Bytes of Python for a byte of JSON, at most: lists in lists, `[[[`."""
 PLENTY, UNKNOWN_SHARE = 16, 8
-"""Where so many times the most that lines could become is free, they are not looked at, until all such lines might
-become an eighth of the budget..."""
+"""Lines are not measured if 16 times the most that they could become is free, and if all lines that were not measured
+could become no more than 1/8 of the budget."""
 LIKELY = 4
-"""...and count as so many times their bytes. Conversations take twice theirs."""
+"""Lines that were not measured count as 4 times their bytes. Real conversations take about twice theirs."""
 TEXT = 80
-"""Bytes of a text beside its characters."""
+"""Bytes of a Python text without its characters."""
 OBJECT, LIST, VALUE, KEY = 216, 128, 42, 48
 """Bytes of an object and a list with a number in them, of each number after that, and of the place of a key."""
 DENSE = 16
-"""Where there are more quotes than one in so many bytes, texts are not told from what is outside of them."""
+"""With more than one quote in 16 bytes, texts are not searched for: all bytes count as text and as structure."""
 CHARACTER = 4
 """Bytes of a character of a Python text, at most."""
 PASSING, PASSING_WIDE = 6, 9
@@ -39,8 +40,6 @@ STEP = 1 << 18
 
 _QUOTE, _BACKSLASH, _U, _D = 34, 92, 117, 100
 """`\\ud` begins one of two escapes that make a character of four bytes."""
-_TWO_BYTES, _FOUR_BYTES = 0xC4, 0xF0
-"""A character whose UTF-8 begins with this byte or a greater one takes two bytes in Python; four."""
 
 
 class Held:
@@ -61,7 +60,7 @@ class Held:
         return MemoryUse(self.nbytes, self._unknown)
 
     def check_line(self, nbytes: int, at: int) -> None:
-        """A line of at least so many bytes, before it is held."""
+        """Refuse a line that is too long, before all of it was read. `nbytes`: what was read of it so far."""
         if nbytes > self._most:
             self._refuse(f"the line at byte {at} has more than {nbytes:,} bytes", "split the line")
 
@@ -76,7 +75,7 @@ class Held:
         self.add(nbytes, (PASSING if is_ascii else PASSING_WIDE) * len(data), last)
 
     def add(self, nbytes: int, passing: int, last: int) -> None:
-        """Rows up to `last` become so many bytes more, and others come and go meanwhile."""
+        """Count `nbytes` more for the rows up to `last`. `passing`: bytes that are needed only while they are read."""
         self.nbytes += nbytes
         if self.nbytes > self._most or self.nbytes + passing > self._room:
             self._refuse(
@@ -168,7 +167,7 @@ def _characters(data: bytes, quotes: NDArray[np.intp], sizes: NDArray[np.intp], 
     if is_ascii and not len(escapes):
         return int(sizes.sum())
     largest = np.maximum.reduceat(raw, quotes)[::2] if len(quotes) else raw[:0]
-    width = np.where(largest >= _FOUR_BYTES, CHARACTER, np.where(largest >= _TWO_BYTES, 2, 1))
+    width = np.where(largest >= FOUR_BYTES, CHARACTER, np.where(largest >= TWO_BYTES, 2, 1))
     places = np.searchsorted(quotes, escapes) - 1
     escapes, texts = escapes[places % 2 == 0], places[places % 2 == 0] // 2
     width[texts] = np.maximum(width[texts], 2)

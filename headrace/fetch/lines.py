@@ -26,7 +26,7 @@ PIECE = 8 << 20
 PIECES = 16
 """Where there is little memory, a piece is no more than a sixteenth of what chunks may take."""
 OFFSET = 8
-"""Bytes in an Arrow array beside those of a text."""
+"""Bytes in an Arrow array for each text, in addition to its characters."""
 NO_LIMIT = 1 << 62
 
 

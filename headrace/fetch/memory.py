@@ -20,7 +20,7 @@ class MemoryUse:
     """Some bytes that are in memory, or will be in a moment, until they are released or forgotten."""
 
     def __init__(self, nbytes: int = 0, unknown: int = 0) -> None:
-        """`unknown`: bytes that they may be more, at the worst. Nobody has looked."""
+        """`unknown`: how many more bytes it could be in the worst case, where it was not measured."""
         self.nbytes, self.unknown, number = nbytes, unknown, next(_numbers)
         # What is called when we are forgotten is C through and through. An interrupt that comes while Python code runs
         # there, or in a `__del__`, is swallowed.
@@ -57,9 +57,9 @@ class MemoryBudget:
         return sum(use.nbytes for one in list(_USES.values()) if (use := one()) is not None)
 
     def unknown(self) -> int:
-        """What may be in use beside that, at the worst."""
+        """How much more than `in_use` could be in use, where chunks were not measured."""
         return sum(use.unknown for one in list(_USES.values()) if (use := one()) is not None)
 
 
 class NoRoom(DataError):
-    """There is no room in memory now. That is no fault of a row, and none is left out for it."""
+    """The memory budget is used up by other chunks. This is never counted as a bad row: it may fit later."""

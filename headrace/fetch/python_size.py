@@ -111,7 +111,7 @@ class RowSizes:
         return own + min(self._size.shared, FEW_WORDS * count * self._size.word)
 
     def fitting(self, first: int, most: int) -> int:
-        """How many rows from `first` on take at most so many bytes; one at least."""
+        """How many rows from `first` on take at most `most` bytes together; at least one."""
         import numpy as np
 
         left = len(self._order) - first
@@ -125,7 +125,7 @@ class RowSizes:
         return max(1, min(left, int(np.searchsorted(self._ends, self._ends[first] + most, "right")) - 1 - first))
 
     def over(self, most: int) -> dict[int, int]:
-        """The rows that take more than so many bytes, one alone, by their places before they were put in order."""
+        """Rows that each take more than `most` bytes: their places in the file's order, and their bytes."""
         import numpy as np
 
         if largest(self._each) + self._size.word <= most:

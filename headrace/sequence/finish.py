@@ -105,7 +105,7 @@ class Finish:
         return out
 
     def _counted(self, kind: str, value: Any, policy: MediaPolicy, total: Total, own: Any) -> torch.Tensor:
-        """One medium, if there is room for it beside those before it. `own`: its clip, or the place of a picture."""
+        """One image, video or sound, if it is within the sample's limit. `own`: its clip, or where its picture goes."""
         if kind == "audio":
             sound = self.audio(value, total.for_sound(), own)
             total.add_sound(sound)

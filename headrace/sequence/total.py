@@ -39,8 +39,8 @@ class Total:
             raise _too_many_samples(self._samples, before, self._policy.max_samples)
 
     def require_pixels(self, least: int) -> None:
-        """Refuse a picture or a video that will take so many bytes, if there is no room beside those before it. One
-        that is alone is as large as it was asked for."""
+        """Refuse a picture or a video of `least` bytes or more that would bring the sample over its limit. The first
+        one is never refused: its size was asked for."""
         if self._bytes and self._bytes + least > self._max_bytes:
             raise Refused(
                 f"the pictures and frames of the sample take {self._bytes + least:,} bytes or more together, "
