@@ -105,6 +105,28 @@ def test_lists_that_are_no_whole_numbers_do_not_stay_out_of_python() -> None:
     assert total(sizes[2].each, 2) > 100
 
 
+EMPTY = {
+    "pairs of texts": pa.list_(pa.string(), 2),
+    "pairs of lists": pa.list_(pa.list_(pa.int64()), 2),
+    "structs of pairs": pa.struct([("a", pa.list_(pa.string(), 2))]),
+    "lists of nothing": pa.list_(pa.string(), 0),
+    "lists of texts": pa.list_(pa.string()),
+    "maps": pa.map_(pa.string(), pa.string()),
+}
+
+
+@pytest.mark.parametrize("values", [[[], []], [None, None], [None, []]], ids=str)
+@pytest.mark.parametrize("kind", EMPTY)
+def test_columns_whose_lists_are_all_empty_are_read(tmp_path: Path, kind: str, values: list[Any]) -> None:
+    column = pa.array(values, pa.list_(EMPTY[kind]))
+    pq.write_table(pa.table({"text": ["a", "b"], "lists": column}), tmp_path / "a.parquet")
+    spec, cache = f"parquet:{tmp_path}/a.parquet", tmp_path / "c"
+    with rows(spec, shuffle=False, cache_dir=cache) as stage:
+        assert [row.data["lists"] for row in stage] == values
+    with load(spec, shuffle=False, batch_size=2, cache_dir=cache) as loader:
+        assert [batch["lists"] for batch in loader] == [values]
+
+
 def test_sizes_of_more_than_four_gigabytes_are_no_small_numbers() -> None:
     """Arrow's numbers have 32 bits."""
     array = pa.ListArray.from_arrays(
@@ -205,3 +227,19 @@ def test_rows_are_made_ready_in_blocks_that_are_small_as_python_values(
     assert all(nbytes < 100_000 or count == 1 for nbytes, count in blocks)
     assert max(count for _, count in blocks) > 50
     assert len(blocks) < 60
+
+
+def test_rows_of_many_columns_are_made_ready_in_large_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each block a few rows come from each of many chunks, so small blocks are slow."""
+    pq.write_table(pa.table({f"n{i}": range(2000) for i in range(300)}), tmp_path / "a.parquet", row_group_size=100)
+    blocks = []
+
+    def gathered(opened: Any, done: Any, *others: Any) -> Any:
+        blocks.append(done.count)
+        return gather(opened, done, *others)
+
+    monkeypatch.setattr(feed, "gather", gathered)
+    with load(f"parquet:{tmp_path}/a.parquet", batch_size=32, cache_dir=tmp_path / "c") as loader:
+        given = [number for batch in loader for number in batch["n0"]]
+    assert sorted(given) == list(range(2000))
+    assert max(blocks) == feed.MOST_ROWS

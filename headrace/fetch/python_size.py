@@ -208,7 +208,7 @@ def _of_lists(array: Any) -> PythonSize:
 def _of_fixed_lists(array: Any) -> PythonSize:
     length = array.type.list_size
     inner = size_of(array.values.slice(array.offset * length, len(array) * length))
-    values = length * inner.each if isinstance(inner.each, int) else inner.each.reshape(len(array), -1).sum(axis=1)
+    values = length * inner.each if isinstance(inner.each, int) else inner.each.reshape(len(array), length).sum(axis=1)
     return inner.in_lists(SLOT + LIST + values)
 
 
