@@ -21,10 +21,11 @@ from headrace import rng
 from headrace.catalog import footer, soundness
 from headrace.catalog.footer import GroupRows
 from headrace.catalog.globs import find_paths
-from headrace.fetch import beside, open_chunks
+from headrace.fetch import beside, open_chunks, rows
 from headrace.fetch.chunk import FEW, OpenChunk
 from headrace.fetch.open_chunks import OpenChunks
 from headrace.fetch.plan import Chunk
+from headrace.make import feed
 from headrace.make.feed import Feed
 from headrace.make.prepare import Ready
 from headrace.testing import write_parquet
@@ -60,6 +61,36 @@ def test_the_first_block_is_the_first_batch(
     spec = spec_of(tmp_path)
     next(iter(headrace.load(spec, cache_dir=tmp_path / "data", **{"batch_size": 32, **options})))
     assert blocks == [first]
+
+
+@pytest.mark.parametrize("how", ["load", "next_block"])
+def test_a_first_block_that_is_too_large_reads_no_chunk_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Fewer rows are taken of the chunks that are open."""
+    pq.write_table(pa.table({"t": [f"{i:04}" * 5000 for i in range(64)]}), tmp_path / "a.parquet", row_group_size=8)
+    read: list[int] = []
+    real = OpenChunks.read
+
+    def counted(self: OpenChunks, chunk: Chunk, order: Any) -> OpenChunk:
+        read.append(chunk.start)
+        return real(self, chunk, order)
+
+    monkeypatch.setattr(OpenChunks, "read", counted)
+    monkeypatch.setattr(feed, "PYTHON_BYTES", 100_000)
+    monkeypatch.setattr(rows, "BLOCK_SHARE", 500)
+    monkeypatch.setenv("HEADRACE_MEMORY_BYTES", "50000000")
+    spec, cache = f"parquet:{tmp_path}/a.parquet", tmp_path / "c"
+    if how == "load":
+        with headrace.load(spec, batch_size=32, cache_dir=cache) as loader:
+            given = [text[:4] for batch in loader for text in batch["t"]]
+    else:
+        with headrace.rows(spec, shuffle=True, cache_dir=cache) as stage:
+            blocks = list(iter(lambda: stage.next_block(32), None))
+        assert max(map(len, blocks)) < 8
+        given = [text[:4] for block in blocks for text in block.columns["t"]]
+    assert sorted(given) == [f"{i:04}" for i in range(64)]
+    assert sorted(read) == [8 * i for i in range(8)]
 
 
 def test_a_few_rows_of_a_chunk_are_those_that_come_when_many_are_asked_for() -> None:

@@ -28,7 +28,8 @@ class Cursor:
         self._epoch = self.pool.epoch
 
     def ahead(self, most: int) -> tuple[Mark, Draws] | None:
-        """Draw up to `most` more, or None where the source ends. The mark: the pool before it, to go back to."""
+        """Draw up to `most` more, or None where the source ends. The mark: the pool just before, with its chunks, to go
+        back to: what was read of them is not read again."""
         mark = self.pool.mark()
         if not self.pool.fill():
             self.pool.go_to(mark)
@@ -38,7 +39,7 @@ class Cursor:
         assert done is not None
         self._blocks.append((filled, done))
         self._left += done.count
-        return mark, done
+        return filled, done
 
     def undo(self, mark: Mark) -> None:
         """What was drawn last was not used: it will be drawn again."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.fetch.beside import pays, read_beside
-from headrace.fetch.chunk import OpenChunk, in_place
+from headrace.fetch.chunk import NO_LIMIT, OpenChunk, in_place
 from headrace.fetch.draws import Draws, Slot
 from headrace.fetch.plan import Chunk, Order
 from headrace.fetch.pool import Pool
@@ -81,6 +81,11 @@ class OpenChunks:
             self._finish({s.chunk.shard for s in slots if s not in self._open} | self._pool.shards_ahead())
         return found
 
+    @property
+    def most_bytes(self) -> int:
+        """What rows that are there at once may take as Python values."""
+        return min((opened.most_bytes for opened in self._open.values()), default=NO_LIMIT)
+
     def python_bytes(self, slot: Slot) -> int:
         """What the rows of the chunk of a slot take as Python values, once that was found out."""
         opened = self._open.get(slot)
@@ -105,10 +110,20 @@ class OpenChunks:
         self.keep_only(())
 
 
-def row_bytes(slots: Iterable[Slot], opened: OpenChunks | None) -> int:
-    """Bytes of a row of these chunks, about: as the file has it, or as Python values if that is known and more."""
-    rows = nbytes = 0
+class RowBytes(NamedTuple):
+    """Bytes of a row, about."""
+
+    file: int
+    """As the file has it."""
+    python: int
+    """As Python values, as far as that is known; at least as in the file."""
+
+
+def row_bytes(slots: Iterable[Slot], opened: OpenChunks | None) -> RowBytes:
+    """Of a row of these chunks."""
+    rows = in_file = in_python = 0
     for slot in slots:
         known = 0 if opened is None else opened.python_bytes(slot)
-        rows, nbytes = rows + slot.chunk.rows, nbytes + max(slot.chunk.nbytes, known)
-    return nbytes // max(rows, 1)
+        rows, in_file = rows + slot.chunk.rows, in_file + slot.chunk.nbytes
+        in_python += max(slot.chunk.nbytes, known)
+    return RowBytes(in_file // max(rows, 1), in_python // max(rows, 1))

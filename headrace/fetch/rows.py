@@ -176,6 +176,8 @@ class Rows(Stage[Row]):
         try:
             if left := length_hint(self._turns):
                 return as_block(list(islice(self._ready, min(most, left))))
+            self._check_open()
+            self._pool.fill()  # before the mark to go back to, so that chunks stay open where fewer rows are drawn
             while True:
                 before, done = self._drawn(most)
                 if done is None:
@@ -185,7 +187,6 @@ class Rows(Stage[Row]):
                 if fits or done.count == 1:
                     break
                 self._pool.go_to(before)
-                self._open.keep_only(self._pool.slots)
                 most = done.count // 2
             block = gather(opened, done, str(self.index.listing.source))
             self._nothing_drawn()
@@ -196,8 +197,7 @@ class Rows(Stage[Row]):
 
     def _drawn(self, most: int) -> tuple[Mark, Draws | None]:
         """Draw, and have what was drawn fetched; with the moment before, to come back to."""
-        if self._closed:
-            raise HeadraceError(f"{self.index.listing.source}: these rows were closed")
+        self._check_open()
         if len(self._open) > len(self._pool.slots):
             self._tidy()
         mark = self._pool.mark()
@@ -205,6 +205,10 @@ class Rows(Stage[Row]):
         if done is not None:
             self._open.want(done)
         return mark, done
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HeadraceError(f"{self.index.listing.source}: these rows were closed")
 
     def _tidy(self) -> None:
         """All that was drawn was given out: let go of the chunks that are used up, and of the shards behind us."""

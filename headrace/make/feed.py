@@ -6,7 +6,7 @@ The state is the consumer's. What lies ready is no part of it, and is made again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
@@ -17,7 +17,7 @@ from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.cursor import Cursor
 from headrace.fetch.draws import Draws, Slot
 from headrace.fetch.memory import NoRoom
-from headrace.fetch.open_chunks import OpenChunks, row_bytes
+from headrace.fetch.open_chunks import OpenChunks, RowBytes, row_bytes
 from headrace.fetch.plan import Chunk, Order
 from headrace.fetch.pool import Mark, Pool
 from headrace.fetch.sources import Opened
@@ -31,6 +31,8 @@ BLOCK_BYTES = 1 << 20
 """Rows are made ready in blocks of at most so many rows, and of about so many bytes."""
 PYTHON_BYTES = 8 << 20
 """...and as Python values of no more bytes, unless it is a row alone."""
+PYTHON_SHARE = 8
+"""...nor of more than an eighth of what a chunk may take."""
 FIRST_ROWS = 8
 """...that start small, each as large as all before it: the first batch after a resume waits for its own rows, not more.
 """
@@ -75,8 +77,8 @@ class Feed:
         self._planned = -1
         self._failed = False
         """What comes next failed when nobody waited for it."""
-        self._row_bytes = 0
-        """About, in the chunks that rows were drawn from last."""
+        self._row_bytes = RowBytes(0, 0)
+        """In the chunks that rows were drawn from last."""
         self._recent: deque[set[int]] = deque(maxlen=KEPT_BLOCKS)
 
     def next(self) -> Ready | None:
@@ -163,7 +165,10 @@ class Feed:
         grouped = getattr(self._prepare, "group_by", None) is not None  # which looks into other chunks, too
         if self._open is None or self._failed or grouped or not self._shelf.is_counted:
             return False
-        if len(self._ready) >= min(rows, self._in_bytes(AHEAD_BYTES)) or self._cursor.blocks > AHEAD_BLOCKS:
+        if (
+            len(self._ready) >= min(rows, self._in_bytes(AHEAD_BYTES, AHEAD_BYTES))
+            or self._cursor.blocks > AHEAD_BLOCKS
+        ):
             return False
         try:
             drawn = self._ahead()
@@ -225,20 +230,22 @@ class Feed:
         made = self._make(done)
         self._made_rows += done.count
         self._rows = min(self._made_rows, MOST_ROWS)
-        self._row_bytes = self._row_bytes_of(done.slots)
+        self._row_bytes = row_bytes(done.slots, self._open)
         self._ready.extend(made)  # last: what was drawn is undone where anything above fails
 
     def _most(self) -> int:
-        return min(self._rows, self._in_bytes(BLOCK_BYTES) if self._pool.slots else self._first_rows)
+        if not self._pool.slots:
+            return min(self._rows, self._first_rows)
+        return min(self._rows, self._in_bytes(BLOCK_BYTES, self._most_python()))
 
-    def _in_bytes(self, most: int) -> int:
-        """Rows of about so many bytes; one at least."""
-        row_bytes = self._row_bytes_of(self._pool.slots) if self._pool.slots else self._row_bytes
-        return max(1, most // max(row_bytes, 1))
+    def _most_python(self) -> int:
+        """Bytes of a block as Python values: fewer where memory is short."""
+        return PYTHON_BYTES if self._open is None else min(PYTHON_BYTES, self._open.most_bytes // PYTHON_SHARE)
 
-    def _row_bytes_of(self, slots: Iterable[Slot]) -> int:
-        """About, going by what the file says, or by what was found in chunks that are open."""
-        return row_bytes(slots, self._open)
+    def _in_bytes(self, in_file: int, in_python: int) -> int:
+        """Rows of about so many bytes, in the file and as Python values; one at least."""
+        row = row_bytes(self._pool.slots, self._open) if self._pool.slots else self._row_bytes
+        return max(1, min(in_file // max(row.file, 1), in_python // max(row.python, 1)))
 
     def _make(self, done: Draws) -> list[Ready]:
         opened = self._opened()
@@ -260,7 +267,7 @@ class Feed:
         for slot, _, count in done.parts():
             if count:
                 chunk_of(slot)  # what fails here is a file, not a row
-        if done.count > 1 and block_bytes(chunk_of, done, self._prepare.arrays) > PYTHON_BYTES:
+        if done.count > 1 and block_bytes(chunk_of, done, self._prepare.arrays) > self._most_python():
             raise _BlockTooLarge
         try:
             block = gather(chunk_of, done, self._source.spec, self._prepare.arrays)
