@@ -91,6 +91,20 @@ def test_rows_before_a_bad_one_are_given_before_it_stops_the_run(world: World) -
 # --- the skip list
 
 
+@pytest.mark.parametrize("length", [5, 20_000])
+def test_all_rows_before_a_bad_line_are_given_in_file_order(tmp_path: Path, length: int) -> None:
+    lines = [json.dumps({"n": i, "t": "x" * length}) for i in range(400)]
+    lines[333] = lines[333][:-1]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    given: list[int] = []
+    with headrace.rows(f"jsonl:{tmp_path}/a.jsonl", shuffle=False, cache_dir=tmp_path / "c") as stage:
+        with pytest.raises(DataError, match=r"a\.jsonl.*333"):
+            given += (row.data["n"] for row in stage)
+        with pytest.raises(DataError, match=r"a\.jsonl.*333"):
+            next(stage)
+    assert given == list(range(333))
+
+
 @pytest.mark.parametrize(("kind", "packed"), CASES)
 def test_a_row_on_the_skip_list_is_never_made_ready(world: World, kind: str, packed: bool) -> None:
     data = KINDS[kind](world.folder / "in")

@@ -22,8 +22,9 @@ SEGMENT_ROWS = 256
 """Rows become Python values in runs: at least one row, at most this many rows and bytes. Few values at a time stay in
 the processor's cache until they are given out. The rest of the chunk stays Arrow data.
 """
-ROOM_SHARE = 8
-"""...or of an eighth of what is left of the memory budget, if that is less: each chunk of a pool has such a run."""
+ROOM_SHARE = 24
+"""...or of this share of what is left of the memory budget, if that is less: each of the 24 chunks of a pool has such a
+run, and Python gives the memory of those that are used up back late."""
 SMALL_BYTES = 1 << 18
 """Chunks that take no more as Python values are not worth a look at the budget."""
 NO_LIMIT = 1 << 62
@@ -183,11 +184,21 @@ class OpenChunk:
 
     def _segments(self, first: int) -> Iterator[tuple[int, int]]:
         """The rows from `first` on in runs that become Python values at once: where each begins, and its rows."""
-        sizes = self.sizes()
+        sizes, bad = self.sizes(), self._bad_turns()
         while (left := min(self._most, self.chunk.rows - first)) > 0:
             count = left if sizes is None else min(left, self._fitting(sizes, first))
+            before = next((turn - first for turn in bad if turn >= first), count)
+            count = min(count, max(before, 1))
             yield first, count
             first += count
+
+    def _bad_turns(self) -> list[int]:
+        """The places of rows that cannot be read. Each is a run of its own, so that the rows before it are given."""
+        import numpy as np
+
+        if not self._faults:
+            return []
+        return np.flatnonzero(np.isin(self._order + self.chunk.first, list(self._faults))).tolist()
 
     def _fitting(self, sizes: RowSizes, first: int) -> int:
         """How many rows from `first` on become Python values at once. They count until the next ones do."""
