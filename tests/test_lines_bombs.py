@@ -123,6 +123,23 @@ def test_ordinary_rows_are_weighed_at_about_what_they_take(case: str, ensure_asc
     assert taken <= weighed(lines) <= 2.3 * taken
 
 
+@pytest.mark.parametrize("text", ["\u0416", "\U0001f600", "plain, \u20ac", "a \\ b"])
+def test_texts_weigh_as_much_where_their_characters_are_escaped(text: str) -> None:
+    """As much as their characters, and the escapes that stand in the line."""
+    value = {"a": text * 500, "b": "words " * 500, "c": [text, "word", text]}
+    lines = [json.dumps(value, ensure_ascii=True).encode()]
+    assert size(value) <= weighed(lines)
+    alone = weighed([json.dumps({**value, "a": ""}).encode()])
+    escaped = len(json.dumps(value["a"])) - 1
+    width = 1 if text.isascii() else 4 if max(text) > "\uffff" else 2
+    assert weighed(lines) - alone == escaped * width - 1
+
+
+@pytest.mark.parametrize("data", [b'"', b'"\\', b"", b"\\u", b'\\"'])
+def test_lines_that_are_hardly_any_can_be_weighed(data: bytes) -> None:
+    assert weight(data, np.array([len(data) + 1]), is_ascii=True) >= 0
+
+
 @pytest.mark.parametrize("case", [case for case in BOMBS if case not in ("one line", "behind a line that is cut off")])
 def test_no_row_takes_more_than_it_is_weighed_at(case: str) -> None:
     lines = BOMBS[case].splitlines()[:10]

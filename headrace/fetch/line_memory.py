@@ -126,6 +126,8 @@ def _quotes(raw: NDArray[np.uint8], most: int) -> NDArray[np.intp] | None:
     import numpy as np
 
     found, count = [np.zeros(0, np.intp)], 0
+    if len(raw) < 2:
+        return found[0]
     for at in range(0, len(raw), STEP):
         places = np.flatnonzero(raw[at : at + STEP] == _QUOTE) + at
         # An index that wraps around is that of a line which begins with a quote: it is no object, but is a text.
@@ -168,11 +170,18 @@ def _characters(data: bytes, quotes: NDArray[np.intp], sizes: NDArray[np.intp], 
         return int(sizes.sum())
     largest = np.maximum.reduceat(raw, quotes)[::2] if len(quotes) else raw[:0]
     width = np.where(largest >= FOUR_BYTES, CHARACTER, np.where(largest >= TWO_BYTES, 2, 1))
-    places = np.searchsorted(quotes, escapes) - 1
-    escapes, texts = escapes[places % 2 == 0], places[places % 2 == 0] // 2
-    width[texts] = np.maximum(width[texts], 2)
-    width[texts[raw[escapes + 2] | 32 == _D]] = CHARACTER
+    width = np.maximum(width, 1 + _have(escapes, quotes))
+    width[_have(escapes[raw[escapes + 2] | 32 == _D], quotes)] = CHARACTER
     return int((width * sizes).sum())
+
+
+def _have(places: NDArray[np.intp], quotes: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which texts, from quote to quote, have one of these places in them. There may be far more places than quotes."""
+    import numpy as np
+
+    before = np.searchsorted(places, quotes)
+    found: NDArray[np.bool_] = before[1::2] > before[::2]
+    return found
 
 
 def _escapes(raw: NDArray[np.uint8]) -> NDArray[np.intp]:
