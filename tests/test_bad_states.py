@@ -5,10 +5,12 @@ Never another exception, never a hang, and nothing that stands in a state is ope
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,9 +23,11 @@ from states import at, changed, closed, edited, everywhere, fit_to_show, numbers
 
 from headrace import merge_states
 from headrace.errors import Changed, HeadraceError, StateError
-from headrace.recipe import Mix, Recipe
+from headrace.outside_json import MOST_VALUES
+from headrace.recipe import Mix, Recipe, Skip
+from headrace.serve import state_file
 from headrace.serve.loader import Loader
-from headrace.serve.state import CHECKSUM, stamped
+from headrace.serve.state import CHECKSUM, Saved, stamped
 from headrace.serve.state import KEYS as FIELDS
 from headrace.stage import State
 
@@ -424,3 +428,13 @@ def test_whatever_stands_in_a_state_it_is_refused_or_read(name: str, ranks: int,
         verified(state, case.data)
     except HeadraceError as error:
         fit_to_show(error)
+
+
+def test_a_recipe_may_have_as_many_values_as_the_state_that_it_stands_in() -> None:
+    """A long skip list, say: it is read once the recipe changed."""
+    data = several([[[20]]], ((5,),))
+    state = loader_of(recipe_of(data, batch_size=5), data).state_dict()
+    many = recipe_of(data, batch_size=5, skip=Skip(addresses=(f"{data[0].spec}|{',' * MOST_VALUES}|3",)))
+    saved = replace(Saved.from_state(state), recipe=json.dumps(many.to_dict()))
+    assert saved.read_recipe() == many
+    assert MOST_VALUES < state_file.MOST_VALUES

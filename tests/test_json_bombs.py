@@ -95,7 +95,7 @@ def test_a_state_file_with_very_many_values_is_refused(tmp_path: Path, reader: s
     path.write_bytes(b'{"x":[' + b"{}," * (20 << 20) + b"0]}")
     budget = state_file.LARGEST_STATE + state_file.MOST_VALUES * VALUE_BYTES
     kind, said, taken = met(STATES, str(budget), str(path), reader, env={})
-    assert (kind, "values, more than the 4,194,304" in said) == ("StateError", True), said
+    assert (kind, "values, more than the 16,777,216" in said) == ("StateError", True), said
     assert taken < 2 * budget
 
 

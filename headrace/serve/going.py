@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headrace.errors import DataError, NotFound, StateError, shown
 from headrace.make.prepare import Ready
+from headrace.outside_json import parse
 from headrace.run import Run
 from headrace.serve.lane_state import canonical, lane_of
 from headrace.serve.pipeline import Pipeline, facts_to
 from headrace.serve.resume import Place
+from headrace.serve.state_file import MOST_VALUES
 from headrace.serve.worker import Job, Made, Maker
 from headrace.stage import State
 
@@ -184,7 +186,7 @@ def worker_start(pipeline: Pipeline, state: State) -> Start:
     """Where a worker goes on from such a state."""
     numbers = ("epoch", "m", "L", "ranks", "worker", "workers", "least", "most")
     try:
-        lanes = {int(lane): one.encode() for lane, one in json.loads(state["lanes"]).items()}
+        lanes = {int(lane): one.encode() for lane, one in parse(state["lanes"], MOST_VALUES).items()}
         fits = state["format"] == FORMAT and isinstance(state["of"], str) and bool(lanes)
         fits = fits and all(type(state[name]) is int and 0 <= state[name] < 1 << 62 for name in numbers)
         fits = fits and all(isinstance(lane_of(one), dict) for one in lanes.values())

@@ -122,7 +122,7 @@ class Saved:
 
     def read_recipe(self) -> Recipe:
         try:
-            return Recipe.from_dict(parse(self.recipe))
+            return Recipe.from_dict(parse(self.recipe, MOST_VALUES))
         except (ValueError, RecursionError, TypeError) as error:
             raise StateError(f"recipe: it cannot be read: {shown(error)}") from error
 

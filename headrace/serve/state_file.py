@@ -10,8 +10,8 @@ from headrace.files import read_whole
 from headrace.outside_json import parse
 
 LARGEST_STATE = 64 << 20
-MOST_VALUES = 4 << 20
-"""Values of JSON in a state."""
+MOST_VALUES = 16 << 20
+"""Values of JSON in a state: about as many as there are in the largest file."""
 
 
 def is_missing(path: Path) -> bool:
