@@ -35,6 +35,8 @@ def talk(question: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": "A cat."}]}
 
 
+TALK_OF_TAGS = talk("What do <image> and <video> mean?")
+
 ROWS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a question about an image": ("vision", "image", QUESTION),
     "pairs about an image": ("vision", "image", {"texts": [{"user": "What?", "assistant": "A cat."}]}),
@@ -202,6 +204,41 @@ def test_more_marks_than_media_are_a_data_error(formatter: str) -> None:
     with pytest.raises(DataError, match=f"2 <{kind}> in the conversation stand for nothing: the row has 1 {kind}"):
         run(formatter, later)
     assert f"A <{kind}>?" in one(formatter, row, {"optional": f"={kind}"})["text"]
+
+
+def test_marks_are_words_where_parts_stand_for_all_media() -> None:
+    parts = [{"type": "text", "text": "This <image> here:"}, {"type": "image"}, {"type": "text", "text": "an <image>?"}]
+    row: dict[str, Any] = {**talk(""), "images": [b"1"]}
+    row["messages"][0]["content"] = parts
+    sample = one("conversation", row)
+    assert sample["image"] == b"1"
+    assert sample["text"].index("This <image> here:") < sample["text"].index(TOKENS["image_start"])
+    assert sample["text"].count("<image>") == 2
+    parts += [{"type": "image"}]
+    with pytest.raises(DataError, match="the row has"):
+        run("conversation", row)
+
+
+@pytest.mark.parametrize("role", ["system", "tool"])
+def test_marks_of_others_are_words_where_those_of_the_user_stand_for_all_media(role: str) -> None:
+    said = [{"role": "user", "content": "<image>What?"}, {"role": "assistant", "content": "A cat."}]
+    other = {"role": role, "content": "Images are written as <image>."}
+    turns = [other, *said] if role == "system" else [*said, other, *talk("Why?")["messages"]]
+    sample = one("conversation", {"messages": turns, "images": [b"1"]})
+    assert sample["image"] == b"1"
+    assert "Images are written as <image>." in sample["text"]
+
+
+@pytest.mark.parametrize(
+    ("row", "mark"),
+    [
+        ({"instruction": "Explain the <audio> tag of HTML.", "output": "It plays.", "file": None}, "<audio>"),
+        ({**TALK_OF_TAGS, "frames": None, "media_url": None}, "<video>"),
+        ({**TALK_OF_TAGS, "screenshot": None}, "<image>"),
+    ],
+)
+def test_a_null_column_that_is_not_named_after_its_kind_loses_nothing(row: dict[str, Any], mark: str) -> None:
+    assert mark in one("code" if "output" in row else "conversation", row)["text"]
 
 
 def test_numbered_columns_may_end_in_nothing() -> None:

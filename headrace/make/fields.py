@@ -164,9 +164,13 @@ class Row(Mapping[str, Any]):
         """Whether a column that may hold one of these fields is there, whatever it holds."""
         return bool(self._column_names(names))
 
-    def is_blank(self, *names: str) -> bool:
-        """Whether a column that may hold one of these fields is there, and holds no media."""
-        return any(not is_media(self._data[name]) for name in self._column_names(names))
+    def is_blank(self, kind: str, *names: str) -> bool:
+        """Whether a column that may hold one of these fields is there, and holds no media. One that is null counts only
+        if it is named after the kind: `file` and `frames` are null in rows about anything."""
+        columns = {name: self._data[name] for name in self._column_names(names)}
+        return any(
+            not is_media(value) and (value is not None or kind in name.lower()) for name, value in columns.items()
+        )
 
     def _column_names(self, names: Iterable[str]) -> list[str]:
         return [place for name in names for place, is_column in self._columns.places(name, ()) if is_column]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from numbers import Number
 from typing import Any
 
@@ -158,22 +158,34 @@ def with_media(
         there = {kind for kind in _MARKS if found[kind]} | {piece.kind for one in turns for piece in one.pieces}
         for kind in [kind for kind in _MARKS if kind not in there]:
             taken = kind == "image" and bool(found["video"]) and "video" not in spoken
-            lost = kind in spoken and not taken and row.is_blank(*_FIELDS[kind])
+            lost = kind in spoken and not taken and row.is_blank(kind, *_FIELDS[kind])
             require_media(row, kind, about=lost or (kind == about and there.isdisjoint(_MARKS)))
     # Sets of videos keep the mark that was made for images.
     marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
     placed = list(turns)
     for kind in reversed(_MARKS):
         if found[kind] or kind in spoken:
-            placed = place(placed, kind, found[kind], marks[kind])
-    for kind in spoken:
-        _require_all(row, placed, kind, len(found[kind]))
+            roles = _marking(turns, kind, len(found[kind]), marks[kind])
+            placed = place(placed, kind, found[kind], marks[kind], roles)
+            _require_all(row, placed, kind, len(found[kind]), roles)
     return placed
 
 
-def _require_all(row: Row, placed: Sequence[Turn], kind: Kind, count: int) -> None:
+def _marking(turns: Sequence[Turn], kind: Kind, count: int, marks: Sequence[str]) -> Set[str]:
+    """The roles in whose texts marks stand for media, and are no words: of nobody where parts stand for all media, of
+    the user where his marks do, else of all but the assistant."""
+    parts = sum(piece.kind == kind and piece.data is None for one in turns for piece in one.pieces)
+    if count and parts == count:
+        return set()
+    asked = [piece.text for one in turns if one.role == "user" for piece in one.pieces if piece.kind == "text"]
+    if count and parts + sum(text.count(mark) for text in asked for mark in marks) == count:
+        return {"user"}
+    return {one.role for one in turns} - {"assistant"}
+
+
+def _require_all(row: Row, placed: Sequence[Turn], kind: Kind, count: int, roles: Set[str]) -> None:
     """Refuse a conversation in which marks are left over, where the row has media of their kind."""
-    texts = [piece.text for one in placed if one.role != "assistant" for piece in one.pieces if piece.kind == "text"]
+    texts = [piece.text for one in placed if one.role in roles for piece in one.pieces if piece.kind == "text"]
     left = sum(text.count(_MARKS[kind]) for text in texts) if count else 0
     if left and not is_optional(row, kind):
         raise DataError(
@@ -214,11 +226,14 @@ def _spoken_of(turns: Sequence[Turn]) -> set[Kind]:
     return found
 
 
-def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str]) -> list[Turn]:
+def place(turns: Sequence[Turn], kind: Kind, media: list[Any], marks: Sequence[str], roles: Set[str]) -> list[Turn]:
     """The conversation with its media in place: where a part or a mark in the text stands for them, the rest before
     the first question. A mark that nothing is left for stays a text, which `with_media` looks at."""
     waiting = list(media)
-    found = [Turn(one.role, tuple(_placed(one, kind, media, waiting, marks)), one.learned) for one in turns]
+    found = []
+    for one in turns:
+        pieces = _placed(one, kind, media, waiting, marks if one.role in roles else ())
+        found.append(Turn(one.role, tuple(pieces), one.learned))
     if not waiting:
         return found
     ahead = tuple(Piece(kind, "", value) for value in waiting)
@@ -234,7 +249,7 @@ def _placed(turn: Turn, kind: Kind, media: list[Any], waiting: list[Any], marks:
     for piece in turn.pieces:
         if piece.kind == kind and piece.data is None:
             pieces.append(piece._replace(data=_numbered(piece, media, waiting)))
-        elif piece.kind == "text" and turn.role != "assistant":
+        elif piece.kind == "text" and marks:
             pieces += _marked(piece.text, kind, waiting, marks)
         else:
             pieces.append(piece)
