@@ -11,11 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 
-from headrace.errors import NotFound
-from headrace.make import load
 from headrace.testing.tokenizers import write_tokenizer
 
 pytestmark = pytest.mark.timeout(120)
@@ -41,13 +38,18 @@ class Hub(BaseHTTPRequestHandler):
 
     files: dict[str, dict[str, bytes]]
     asked: list[tuple[str, str | None]]
+    is_away = threading.Event()
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
-        api, model = self.path.startswith("/api/models/"), "bare" if "/org/bare" in self.path else "fast"
+        if self.is_away.is_set():
+            self._answer(503, b"")
+            return
+        api = self.path.startswith("/api/models/")
+        model = next((name for name in self.files if f"/org/{name}" in self.path), "fast")
         files = self.files[model]
         name = self.path.partition("/resolve/")[2].partition("/")[2]
         if api and "/tree/" in self.path:
@@ -80,7 +82,13 @@ def hub(tmp_path: Path) -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
     folder = write_tokenizer(tmp_path / "tokenizer", vocab=600)
     fast = {path.name: path.read_bytes() for path in folder.iterdir()}
     extra = {"chat_template.jinja": TEMPLATE.encode(), LARGE: b"x"}
-    files = {"fast": fast | extra, "bare": {name: text.encode() for name, text in BYTES.items()} | extra}
+    files = {
+        "fast": fast | extra,
+        "bare": {name: text.encode() for name, text in BYTES.items()} | extra,
+        "none": {LARGE: b"x"},
+        "old": {**fast, "tokenizer_config.json": _with_template(fast["tokenizer_config.json"]), **extra},
+    }
+    Hub.is_away.clear()
     asked: list[tuple[str, str | None]] = []
     with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Hub,), {"files": files, "asked": asked})) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -88,6 +96,11 @@ def hub(tmp_path: Path) -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
         yield server.server_port, asked
         server.shutdown()
         thread.join()
+
+
+def _with_template(config: bytes) -> bytes:
+    """One that the file of a template takes the place of."""
+    return json.dumps({**json.loads(config), "chat_template": f"OLD {TEMPLATE}"}).encode()
 
 
 OPEN = f"""
@@ -133,8 +146,21 @@ def test_no_request_for_a_tokenizer_carries_it_over_plain_http(
         assert asked == []
 
 
-def test_a_model_without_files_of_a_tokenizer_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The Hub's client makes no folder then."""
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "none"))
-    with pytest.raises(NotFound, match="lists no files of a tokenizer for 'org/none'"):
-        load._fetched("org/none")
+def test_what_the_cache_happens_to_have_is_not_taken_where_the_hub_is_away(
+    tmp_path: Path, hub: tuple[int, list[tuple[str, str | None]]]
+) -> None:
+    """A template of before, say: rows would be written in another way, and nobody would know."""
+    port, _ = hub
+    opened(ELSEWHERE, port, tmp_path, "tokenizer", "org/old")  # which needs no template
+    Hub.is_away.set()
+    with pytest.raises(AssertionError, match=r"Unreachable: tokenizer 'org/old'.*gave up"):
+        print(opened(ELSEWHERE, port, tmp_path, "template", "org/old"))
+    Hub.is_away.clear()
+    assert "OLD" not in opened(ELSEWHERE, port, tmp_path, "template", "org/old")
+
+
+def test_a_model_without_files_of_a_tokenizer_is_said(
+    tmp_path: Path, hub: tuple[int, list[tuple[str, str | None]]]
+) -> None:
+    with pytest.raises(AssertionError, match="NotFound: the Hub lists no files of a tokenizer for 'org/none'"):
+        opened(ELSEWHERE, hub[0], tmp_path, "template", "org/none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,13 +177,21 @@ def _must_be_fetched(name: str | Path) -> bool:
 
 
 def _fetched(name: str) -> str:
-    """A folder with the files of a tokenizer on the Hub, which were asked for without the token."""
-    from huggingface_hub import snapshot_download
+    """A folder with all files of a tokenizer on the Hub, which are asked for without the token."""
+    from huggingface_hub import HfApi, constants, snapshot_download
 
-    folder = snapshot_download(name, allow_patterns=list(_FILES), token=False)
-    if not Path(folder).is_dir():
-        raise NotFound(f"the Hub lists no files of a tokenizer for {shown(name)!r}")
-    return folder
+    listed: list[str] = []
+    if not constants.HF_HUB_OFFLINE:
+        info = HfApi().model_info(name, token=False)
+        names = [sibling.rfilename for sibling in info.siblings or []]
+        listed = [file for file in names if any(fnmatch(file, pattern) for pattern in _FILES)]
+        if not listed:
+            raise NotFound(f"the Hub lists no files of a tokenizer for {shown(name)!r}")
+    folder = Path(snapshot_download(name, allow_patterns=list(_FILES), token=False))
+    # Where the Hub gives no answer, this is what the cache happens to have: an older template, say.
+    if listed and (folder.name != info.sha or not all((folder / file).is_file() for file in listed)):
+        raise Broken("the Hub did not give all files")
+    return str(folder)
 
 
 def from_object(what: object) -> tuple[tokenizers.Tokenizer, Names]:
@@ -249,7 +258,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     if path is None or not path.is_file():
         return {}
     try:
-        found = outside_json.parse(_text(path))
+        found = outside_json.parse(_text(path), growth.MOST_VALUES)
     except outside_json.TooManyValues as error:
         raise DataError(f"{shown(path)}: {error}; take another tokenizer") from error
     except (ValueError, RecursionError) as error:
