@@ -127,6 +127,35 @@ def test_jobs_that_wait_for_a_server_are_ended_by_an_interrupt() -> None:
     assert not helpers()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_jobs_are_done_though_others_who_share_the_threads_end(fails: bool) -> None:
+    """As iterators of one data set do: one may be closed by the garbage collector while another decodes."""
+    go_on = threading.Event()
+
+    def job() -> int:
+        while not go_on.is_set():
+            pause(0.01)
+        return 7
+
+    def other() -> None:
+        with own.jobs() as begin:
+            calls = [begin(lambda: 1) for _ in range(3)]
+            assert not fails
+            assert [call() for call in calls] == [1, 1, 1]
+
+    own = Helpers(3)
+    with own.jobs() as begin:
+        calls = [begin(job) for _ in range(5)]
+        threading.Timer(0.2, go_on.set).start()
+        if fails:
+            with pytest.raises(AssertionError):
+                other()
+        own.close()
+        assert [call() for call in calls] == [7] * 5
+        assert begin(job)() == 7
+    assert not helpers()
+
+
 def test_a_forked_process_has_helpers_of_its_own() -> None:
     with closing(Helpers(2)) as own:
         here = ran_in(own)
@@ -214,7 +243,7 @@ if sys.argv[1] == "while a thread starts":
 else:
     def shutdown(self, **how):
         raise KeyboardInterrupt
-    module.Threads.shutdown = shutdown
+    module.ThreadPoolExecutor.shutdown = shutdown
 try:
     with closing(module.Helpers(2)) as own, own.jobs() as begin:
         begin(lambda: time.sleep(0.01))()

@@ -6,12 +6,12 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from headrace.catalog.threads import Threads
+from headrace.catalog.stop import Stop, current, lend
 from headrace.fetch.media.readable import crowded
 from headrace.limits import starting
 
@@ -40,8 +40,11 @@ class Helpers:
     def __init__(self, threads: int) -> None:
         """`threads`: with the one that asks, so one less is made."""
         self.threads = threads
-        self._pool: Threads | None = None
+        self._pool: ThreadPoolExecutor | None = None
         self._process = 0
+        self._users: set[object] = set()
+        """Those whose jobs are not all done: several iterators may share the threads."""
+        self._is_over = False
 
     @contextmanager
     def jobs(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[Begin]:
@@ -50,13 +53,15 @@ class Helpers:
         if self.threads < 2:
             yield lambda job: job
             return
-        pool = self._threads()
+        pool, stop, user = self._threads(), Stop(current()), object()
+        start = lend(stop, None)
+        self._users.add(user)
         every: list[_Task[Any]] = []
         waiting: deque[_Task[Any]] = deque()
 
         def begin(job: Callable[[], T], /) -> Callable[[], T]:
             with starting("threads that decode"):
-                task = _Task(job, pool.submit(job))
+                task = _Task(job, pool.submit(_started, start, job))
             every.append(task)
             waiting.append(task)
             return partial(_result, task, waiting, meanwhile)
@@ -67,20 +72,27 @@ class Helpers:
                 yield begin
             done = all(task.done for task in every)
         finally:
+            self._users.discard(user)
             if not done:  # or interrupted, which may be in the midst of anything that the pool does
+                stop.set()
+                wait([task.begun for task in every if not task.begun.cancel()])
+            stop.close()
+            if self._is_over or not done:
                 self.close()
 
-    def _threads(self) -> Threads:
+    def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None or self._process != os.getpid():  # threads do not come along when a process forks
-            self._pool, self._process = Threads(self.threads - 1, "headrace-decode"), os.getpid()
+            self._pool, self._process = ThreadPoolExecutor(self.threads - 1, "headrace-decode"), os.getpid()
+            self._users = set()
+        self._is_over = False
         return self._pool
 
     def close(self) -> None:
-        """End the threads, each after its job; what they wait for, and what they have not begun, is given up. They are
-        made anew if needed."""
-        pool, self._pool = self._pool, None
-        if pool is not None and self._process == os.getpid():
-            pool.give_up()
+        """End the threads, or let those end them who have jobs in them now. They are made again if needed."""
+        self._is_over = True
+        if self._pool is not None and self._process == os.getpid() and not self._users:
+            pool, self._pool = self._pool, None
+            pool.shutdown(cancel_futures=True)
 
 
 ALONE = Helpers(1)
@@ -88,16 +100,16 @@ ALONE = Helpers(1)
 
 class _Task(Generic[T]):
     def __init__(self, job: Callable[[], T], begun: Future[T]) -> None:
-        self._job, self._begun = job, begun
+        self._job, self.begun = job, begun
         self._here: Future[T] | None = None
 
     @property
     def done(self) -> bool:
-        return self._begun.done()
+        return self.begun.done()
 
     def run_here(self) -> None:
         """Unless another thread has begun it."""
-        if self._begun.cancel():
+        if self.begun.cancel():
             self._here = Future()
             try:
                 self._here.set_result(self._job())
@@ -105,7 +117,13 @@ class _Task(Generic[T]):
                 self._here.set_exception(error)
 
     def result(self) -> T:
-        return (self._here or self._begun).result()
+        return (self._here or self.begun).result()
+
+
+def _started(start: Callable[[], None], job: Callable[[], T]) -> T:
+    """In a thread of the pool: a job that ends, and shows that it goes on, with the work that it is a part of."""
+    start()
+    return job()
 
 
 def _result(task: _Task[T], waiting: deque[_Task[Any]], meanwhile: Callable[[], bool]) -> T:
