@@ -42,15 +42,16 @@ def split_url(url: str, *, login: bool = False) -> SplitResult:
 
     Only the address of a proxy may have a user name (`login`).
     """
+    what = "a proxy (HTTP_PROXY, HTTPS_PROXY) has an address" if login else "an address was given or redirected to"
     try:
         parts = urlsplit(url)
         agreed = (parts.hostname, parts.port) == (None, None) or _as_the_client(url) == _as_the_client(_origin(parts))
     except ValueError:
-        raise NotAllowed("an address that is not one was given or redirected to; it is not followed") from None
+        raise NotAllowed(f"{what} that is not one; it is not followed") from None
     if _ODD.search(url) or re.search(r"\s", parts.netloc) or not agreed:
         raise NotAllowed(
-            "an address was given or redirected to that can be read in more than one way (a backslash, a space or a "
-            "control character may be the cause); it is not followed"
+            f"{what} that can be read in more than one way (a backslash, a space or a control character may be the "
+            f"cause; in a password write it as %5C, %20 and so on); it is not followed"
         )
     if "@" in parts.netloc and not login:
         raise NotAllowed("an address with a user name or password was given or redirected to; it is not followed")
