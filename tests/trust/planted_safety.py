@@ -72,8 +72,20 @@ BUGS = (
     Bug(
         "blocks of rows by their size in the file",
         "rows are made ready by the hundred, whatever they become",
-        (Edit("headrace/make/feed.py", "> PYTHON_BYTES:", "> PYTHON_BYTES << 9:"),),
+        (Edit("headrace/make/feed.py", "> self._most_python():", "> self._most_python() << 9:"),),
         ("tests/test_python_size.py::test_rows_are_made_ready_in_blocks_that_are_small_as_python_values",),
+    ),
+    Bug(
+        "a first block read again and again",
+        "what is too large is drawn again from the start, and its chunks are closed",
+        (Edit("headrace/fetch/cursor.py", "return filled, done", "return mark, done"),),
+        ("tests/test_first_batch.py::test_a_first_block_that_is_too_large_reads_no_chunk_twice",),
+    ),
+    Bug(
+        "lists of one length that are empty",
+        "numpy cannot tell the shape of nothing",
+        (Edit(SIZE, "reshape(len(array), length)", "reshape(len(array), -1)"),),
+        ("tests/test_python_size.py::test_columns_whose_lists_are_all_empty_are_read",),
     ),
     Bug(
         "structs without a list not counted",
@@ -461,8 +473,8 @@ BUGS = (
         (
             Edit(
                 "headrace/make/fields.py",
-                "any(not is_media(self._data[name]) for name",
-                "any(self._data[name] is not None and not is_media(self._data[name]) for name",
+                "not is_media(value) and (value is not None or kind in name.lower())",
+                "not is_media(value) and value is not None",
             ),
         ),
         (f"{MISSING}::test_a_mark_whose_column_holds_nothing_is_a_data_error",),
