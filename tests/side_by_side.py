@@ -1,13 +1,15 @@
 """Every test: files in lots, two lots at a time, each lot in a process of its own; then, with the machine to
 themselves, the tests that are marked `alone` because they measure it.
 
-    python tests/side_by_side.py [options of pytest]
+    python tests/side_by_side.py [--record] [options of pytest]
 
-A lot that fails is shown whole. For some of the tests, use pytest itself: `python -m pytest tests/test_rows.py`.
+Lots take about the same time, going by `durations.json`; with `--record` that file is written again at the end. A lot
+that fails is shown whole. For some of the tests, use pytest itself: `python -m pytest tests/test_rows.py`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,7 +19,9 @@ import threading
 import time
 from collections import Counter, deque
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 
 TESTS = Path(__file__).parent
 LOTS = 20
@@ -27,7 +31,10 @@ NO_TESTS = 5
 """What pytest returns where none was chosen."""
 SLOWEST = 25
 """Tests that are named at the end with the seconds they took."""
-_DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(\S.*)$", re.MULTILINE)
+DURATIONS = TESTS / "durations.json"
+"""Seconds of each file, on two processors, without the tests that are alone."""
+RECORD, ALONE = "--record", ["-m", "alone"]
+_DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(\S.*)\n?", re.MULTILINE)
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error|errors|deselected|xfailed|xpassed|warnings?)\b")
 
 
@@ -35,16 +42,36 @@ def main(options: list[str]) -> int:
     return run(sorted(TESTS.rglob("test_*.py")), options)
 
 
-def run(files: list[Path], options: list[str], *, alone: bool = True) -> int:
-    """`alone`: also the tests that are to have the machine to themselves."""
-    # Tests that know their neighbours stay together: one process loads what they share once.
-    lots = [lot for i in range(LOTS) if (lot := files[i * len(files) // LOTS : (i + 1) * len(files) // LOTS])]
+def run(files: list[Path], options: list[str]) -> int:
+    lots = lots_of(files)
+    record, options = RECORD in options, [option for option in options if option != RECORD]
     waiting = deque(["-m", "not alone", *map(str, lot), *options] for lot in lots)
     with tempfile.TemporaryDirectory(prefix="headrace-bytecode-") as bytecode:
-        return _run(waiting, Tally(len(lots) + alone, bytecode), options, alone=alone)
+        tally = Tally(len(lots) + 1, bytecode)
+        code = _run(waiting, tally, [*map(str, files), *options])
+        if record:
+            DURATIONS.write_text(json.dumps(tally.seconds(), indent=1, sort_keys=True) + "\n")
+    return code
 
 
-def _run(waiting: deque[list[str]], tally: Tally, options: list[str], *, alone: bool) -> int:
+def lots_of(files: list[Path]) -> list[list[Path]]:
+    """Lots of about as many seconds, the longest first. Neighbours stay together: a process loads what they share once.
+    A file that is not known takes as long as others do."""
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    usual = fmean(known.values()) if known else 1.0
+    seconds = [known.get(str(file.relative_to(TESTS)), usual) + 0.01 for file in files]
+    lots: dict[int, list[Path]] = {}
+    sums: Counter[int] = Counter()
+    for file, took, end in zip(files, seconds, accumulate(seconds), strict=True):
+        lot = int((end - took / 2) / sum(seconds) * LOTS)
+        lots.setdefault(lot, []).append(file)
+        sums[lot] += round(took * 100)
+    return [lots[lot] for lot, _ in sums.most_common()]
+
+
+def _run(waiting: deque[list[str]], tally: Tally, told: list[str]) -> int:
+    """`told`: of the tests that are to have the machine to themselves."""
+
     def work() -> None:
         with suppress(IndexError):
             while True:
@@ -56,8 +83,7 @@ def _run(waiting: deque[list[str]], tally: Tally, options: list[str], *, alone: 
     try:
         for thread in threads:
             thread.join()
-        if alone:
-            tally.run(["-m", "alone", str(TESTS), *options])
+        tally.run([*ALONE, *told])
     finally:
         waiting.clear()  # an interrupt ends the lots that run, and begins no more
     return tally.judge()
@@ -72,12 +98,13 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._slow: list[tuple[float, str]] = []
+        self._seconds: dict[str, float] = {}
         self._good = self._done = 0
 
     def run(self, told: list[str]) -> None:
         begun = time.monotonic()
         with tempfile.TemporaryFile("w+", errors="replace") as file:
-            command = [sys.executable, "-m", "pytest", "--quiet", "-rs", f"--durations={SLOWEST}", *told]
+            command = [sys.executable, "-m", "pytest", "--quiet", "-rs", "--durations=0", "--durations-min=0.01", *told]
             try:
                 done = subprocess.run(
                     command,
@@ -98,19 +125,30 @@ class Tally:
         is_good = code in (0, NO_TESTS) and bool(counts)
         with self._lock:
             self._counts.update(counts)
-            self._slow += [(float(seconds), test) for seconds, test in _DURATION.findall(text)]
+            durations = [(float(seconds), test) for seconds, test in _DURATION.findall(text)]
+            self._slow = sorted([*self._slow, *durations], reverse=True)[:SLOWEST]
+            if told[:2] != ALONE:
+                for seconds, test in durations:
+                    file = test.partition("::")[0]
+                    self._seconds[file] = self._seconds.get(file, 0.0) + seconds
             self._done += 1
             self._good += is_good
             print(f"\n--- lot {self._done} of {self._lots}, {time.monotonic() - begun:.0f} s, exit {code}: {last}")
             skipped = "\n".join(line for line in text.splitlines() if line.startswith("SKIPPED"))
-            print(skipped if is_good else text, flush=True)
+            print(skipped if is_good else _DURATION.sub("", text), flush=True)
+
+    def seconds(self) -> dict[str, float]:
+        """Of each file that takes any, by its path below the tests."""
+        root = f"{TESTS.name}/"
+        return {file.removeprefix(root): round(seconds, 1) for file, seconds in self._seconds.items()}
 
     def judge(self) -> int:
         """Good if each lot was run to its end, and was good."""
         del self._counts["deselected"]
-        slowest = sorted(self._slow, reverse=True)[:SLOWEST]
         print(
-            f"\n--- the slowest {len(slowest)}", *(f"{seconds:6.1f} s  {test}" for seconds, test in slowest), sep="\n"
+            f"\n--- the slowest {len(self._slow)}",
+            *(f"{seconds:6.1f} s  {test}" for seconds, test in self._slow),
+            sep="\n",
         )
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self._counts.items()))
         print(f"\n=== {counts} in {time.monotonic() - self._begun:.0f} s; {self._good} of {self._lots} lots are good")
