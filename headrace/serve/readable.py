@@ -206,7 +206,7 @@ class _Source:
         if len(self.own) < self.num_lanes:
             found["pass"] = {"lanes": list(self.own), "epoch": low, "rows": self._rows(low), "left": self._left(low)}
         if self.places_lanes and self.num_lanes == 1:
-            found |= self._lane(0)
+            self._add_pieces(0, found)
         elif self.places_lanes:
             found["per_lane"] = self._per_lane()
         return found
@@ -299,7 +299,7 @@ class _Source:
 
     # --- lanes
 
-    def _lane(self, number: int, **found: Any) -> Entry:
+    def _add_pieces(self, number: int, found: Entry) -> Entry:
         """What resumes a lane, after what was found of its rows."""
         lane = self.own[number]
         if epoch := lane.passes[self.i]:
@@ -320,7 +320,8 @@ class _Source:
         for number, lane in self.own.items():
             shard, offset = places[number]
             rows = lane.drawn[self.i]
-            found.append(self._lane(number, lane=number, lanes=lanes, shard=shard, row_offset=rows, offset=offset))
+            entry = {"lane": number, "lanes": lanes, "shard": shard, "row_offset": rows, "offset": offset}
+            found.append(self._add_pieces(number, entry))
         return found
 
     def _pending(self, number: int, now: int, pieces: Sequence[list[int]]) -> list[list[int]]:
