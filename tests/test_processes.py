@@ -104,7 +104,8 @@ def test_a_kill_while_the_index_is_written_leaves_the_old_or_the_new_one(tmp_pat
     assert killed >= 4
 
 
-def _count(spec: str, cache: str, counts: multiprocessing.Queue[int]) -> None:
+def _count(endpoint: str, spec: str, cache: str, counts: multiprocessing.Queue[int]) -> None:
+    os.environ["HF_ENDPOINT"] = endpoint  # the server that forks keeps the environment that it was started with
     with rows(spec, shuffle=True, cache_dir=cache) as stage:
         counts.put(len({row.data["uid"] for row in stage}))
 
@@ -119,7 +120,9 @@ def test_rows_can_be_read_in_children_of_a_process_that_has_read_rows(
         next(open_in_parent)
         context: Any = multiprocessing.get_context(method)
         counts = context.Queue()
-        children = [context.Process(target=_count, args=("hf:demo/corpus", cache, counts)) for _ in range(2)]
+        children = [
+            context.Process(target=_count, args=(hub.endpoint, "hf:demo/corpus", cache, counts)) for _ in range(2)
+        ]
         for child in children:
             child.start()
         assert [counts.get(timeout=60) for _ in children] == [NUM_ROWS, NUM_ROWS]
