@@ -99,6 +99,9 @@ class Runs:
         return Path.write_text, (self._path, "it ran")
 
 
+@pytest.mark.filterwarnings(
+    "ignore:pickle-based deserialization:RuntimeWarning"
+)  # pyarrow before 21 says that it is off
 def test_an_extension_type_that_is_a_pickle_is_not_run(tmp_path: Path) -> None:
     meta = {
         b"ARROW:extension:name": b"arrow.py_extension_type",
