@@ -156,6 +156,47 @@ def test_jobs_are_done_though_others_who_share_the_threads_end(fails: bool) -> N
     assert not helpers()
 
 
+def test_threads_that_share_helpers_end_them_without_harm_to_each_other() -> None:
+    own, odd = Helpers(2), []
+    before, until = sys.getswitchinterval(), time.monotonic() + 3
+
+    def good() -> None:
+        while time.monotonic() < until:
+            try:
+                with own.jobs() as begin:
+                    assert [call() for call in [begin(lambda: 1) for _ in range(3)]] == [1, 1, 1]
+            except BaseException as error:
+                odd.append(error)
+
+    def bad() -> None:
+        while time.monotonic() < until:
+            try:
+                with own.jobs() as begin:
+                    begin(lambda: 1)
+                    raise LookupError  # noqa: TRY301
+            except LookupError:
+                pass
+            except BaseException as error:
+                odd.append(error)
+
+    def closing_it() -> None:
+        while time.monotonic() < until:
+            own.close()
+
+    threads = [threading.Thread(target=work) for work in (good, good, bad, closing_it)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    own.close()
+    assert not odd
+    assert not helpers()
+
+
 def test_a_forked_process_has_helpers_of_its_own() -> None:
     with closing(Helpers(2)) as own:
         here = ran_in(own)

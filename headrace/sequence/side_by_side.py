@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -40,11 +41,7 @@ class Helpers:
     def __init__(self, threads: int) -> None:
         """`threads`: with the one that asks, so one less is made."""
         self.threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = 0
-        self._users: set[object] = set()
-        """Those whose jobs are not all done: several iterators may share the threads."""
-        self._is_over = False
+        self._of_process()
 
     @contextmanager
     def jobs(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[Begin]:
@@ -53,45 +50,68 @@ class Helpers:
         if self.threads < 2:
             yield lambda job: job
             return
-        pool, stop, user = self._threads(), Stop(current()), object()
+        stop, user = Stop(current()), object()
         start = lend(stop, None)
-        self._users.add(user)
         every: list[_Task[Any]] = []
         waiting: deque[_Task[Any]] = deque()
-
-        def begin(job: Callable[[], T], /) -> Callable[[], T]:
-            with starting("threads that decode"):
-                task = _Task(job, pool.submit(_started, start, job))
-            every.append(task)
-            waiting.append(task)
-            return partial(_result, task, waiting, meanwhile)
-
         done = False
         try:
+            pool = self._threads_for(user)
+
+            def begin(job: Callable[[], T], /) -> Callable[[], T]:
+                with starting("threads that decode"):
+                    task = _Task(job, pool.submit(_started, start, job))
+                every.append(task)
+                waiting.append(task)
+                return partial(_result, task, waiting, meanwhile)
+
             with crowded():
                 yield begin
             done = all(task.done for task in every)
         finally:
-            self._users.discard(user)
-            if not done:  # or interrupted, which may be in the midst of anything that the pool does
-                stop.set()
-                wait([task.begun for task in every if not task.begun.cancel()])
-            stop.close()
-            if self._is_over or not done:
-                self.close()
-
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._process != os.getpid():  # threads do not come along when a process forks
-            self._pool, self._process = ThreadPoolExecutor(self.threads - 1, "headrace-decode"), os.getpid()
-            self._users = set()
-        self._is_over = False
-        return self._pool
+            try:
+                if not done:  # or interrupted, which may be in the midst of anything that the pool does
+                    stop.set()
+                    wait([task.begun for task in every if not task.begun.cancel()])
+            finally:
+                stop.close()
+                self._leave(user, is_over=not done)
 
     def close(self) -> None:
         """End the threads, or let those end them who have jobs in them now. They are made again if needed."""
-        self._is_over = True
-        if self._pool is not None and self._process == os.getpid() and not self._users:
+        self._leave(None, is_over=True)
+
+    def _of_process(self) -> None:
+        """Threads do not come along when a process forks, and a lock may come along taken."""
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        """Several iterators may share the threads. One may be closed by the garbage collector, wherever that runs."""
+        self._pool: ThreadPoolExecutor | None = None
+        self._users: set[object] = set()
+        """Those whose jobs are not all done."""
+        self._is_over = False
+
+    def _threads_for(self, user: object) -> ThreadPoolExecutor:
+        if self._process != os.getpid():
+            self._of_process()
+        with self._lock:
+            self._users.add(user)  # first: from here on nobody ends them
+            self._is_over = False
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.threads - 1, "headrace-decode")
+            return self._pool
+
+    def _leave(self, user: object, *, is_over: bool) -> None:
+        """`is_over`: the threads are to end. Who leaves last ends them."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._users.discard(user)
+            self._is_over = self._is_over or is_over
+            if not self._is_over or self._users:
+                return
             pool, self._pool = self._pool, None
+        if pool is not None:
             pool.shutdown(cancel_futures=True)
 
 
