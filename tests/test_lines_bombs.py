@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from read_limited import BUDGET, MB, cost
+from read_limited import BATCH, BUDGET, MB, cost
 
 from headrace import rows
-from headrace.fetch.line_memory import weight
+from headrace.fetch.line_memory import json_bytes, weight
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -109,6 +109,17 @@ def size(value: Any) -> int:
     return sys.getsizeof(value) + sum(map(size, inner))
 
 
+def size_once(values: list[Any]) -> int:
+    """Of different values, each once: of a line of JSON, equal keys are one."""
+    found: dict[int, Any] = {}
+    waiting = [*values]
+    while waiting:
+        value = waiting.pop()
+        found[id(value)] = value
+        waiting += [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return sum(map(sys.getsizeof, found.values()))
+
+
 def weighed(lines: list[bytes]) -> int:
     data = b"\n".join(lines)
     return weight(data, np.cumsum([len(line) + 1 for line in lines]), is_ascii=data.isascii())
@@ -159,3 +170,26 @@ def test_lines_read_in_little_memory_are_those_read_in_much(
             found.append([(row.address, row.data) for row in stage])
     assert found[0] == found[1]
     assert len(found[0]) == (1500 if kind == "jsonl" else 2999)
+
+
+# --- lines of many small objects: at the most, a key takes as much as a text, and here none does
+
+TRACK = json.dumps({"track": [{"x": i, "y": i, "at": i, "to": i, "on": None} for i in range(20)]}).encode()
+
+
+@pytest.mark.parametrize(("way", "budget"), [("shuffled", 100 * MB), ("loader", 100 * MB), ("in order", 20 * MB)])
+def test_dense_lines_count_as_what_they_became_where_memory_is_short(tmp_path: Path, way: str, budget: int) -> None:
+    lines = [TRACK] * 1000
+    assert weighed(lines) > 2 * json_bytes([json.loads(line) for line in lines])
+    spec = packed(tmp_path, b"\n".join(lines * 20))
+    found = cost(spec, tmp_path, way, budget)
+    assert (found["error"], found["rows"]) == ("", 20_000 // (BATCH if way == "loader" else 1))
+    assert found["bytes"] < 2 * budget, found
+
+
+@pytest.mark.parametrize("case", [*ORDINARY, "dense"])
+def test_what_rows_of_json_take_is_measured(case: str) -> None:
+    lines = [TRACK if case == "dense" else json.dumps(ORDINARY[case](i)).encode() for i in range(150)]
+    values = [json.loads(line) for line in lines]
+    assert size_once(values) <= json_bytes(values) <= 1.6 * size_once(values)
+    assert json_bytes([]) == 0

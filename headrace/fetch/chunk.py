@@ -243,7 +243,10 @@ class OpenChunk:
 
 
 def _reordered(data: Any, order: I64) -> Any:
-    return [data[i] for i in order.tolist()] if isinstance(data, list) else taken(data, order)
+    if not isinstance(data, list):
+        return taken(data, order)
+    data[:] = [data[i] for i in order.tolist()]  # the same list: it may be measured yet
+    return data
 
 
 def _dicts(columns: Columns, count: int) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,9 @@ outside of texts by the number of its bytes, or of its brackets and commas where
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from sys import getsizeof
+from typing import TYPE_CHECKING, Any
 
 from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
 from headrace.fetch.python_size import FOUR_BYTES, TWO_BYTES
@@ -37,6 +39,10 @@ COPIES = 3
 """The same for lines that stay text."""
 STEP = 1 << 18
 """Bytes that are searched at once: they stay in the processor's cache."""
+ROUNDING = 8
+"""Bytes that malloc adds to a value, about."""
+ROWS = 64
+"""Rows that are measured at once: while that is done, there is a list of all values in them."""
 
 _QUOTE, _BACKSLASH, _U, _D = 34, 92, 117, 100
 """`\\ud` begins one of two escapes that make a character of four bytes."""
@@ -51,6 +57,9 @@ class Held:
         self._most, self._room, self._free = budget.most(), budget.room(), budget.preferred()
         self.memory = MemoryUse()
         self.nbytes = self._unknown = 0
+        self.values: Sequence[Any] = ()
+        """What the lines that were added have become so far, of JSON."""
+        self._measured = self._num_measured = 0
 
     def release(self) -> None:
         self.memory.release()
@@ -76,14 +85,27 @@ class Held:
 
     def add(self, nbytes: int, passing: int, last: int) -> None:
         """Count `nbytes` more for the rows up to `last`. `passing`: bytes that are needed only while they are read."""
+        if not self._fits(nbytes, passing):
+            self._measure()
+        fits = self._fits(nbytes, passing)
         self.nbytes += nbytes
-        if self.nbytes > self._most or self.nbytes + passing > self._room:
+        if not fits:
             self._refuse(
                 f"rows {self._first} to {last} may take {self.nbytes:,} bytes in memory, and {passing:,} more while "
                 f"they are read",
                 "split long lines",
             )
         self.memory.change(self.nbytes + passing, self._unknown)
+
+    def _fits(self, nbytes: int, passing: int) -> bool:
+        return self.nbytes + nbytes <= self._most and self.nbytes + nbytes + passing <= self._room
+
+    def _measure(self) -> None:
+        """Count what the rows that were read take, instead of the most that they could."""
+        if len(self.values) > self._num_measured:
+            self._measured += json_bytes(self.values[self._num_measured :])
+            self._num_measured = len(self.values)
+            self.nbytes, self._unknown = self._measured, 0
 
     def _refuse(self, what: str, todo: str) -> None:
         self.memory.release()
@@ -92,6 +114,28 @@ class Held:
             f"{self._budget.in_use():,} and the budget is {self._budget.nbytes:,} (HEADRACE_MEMORY_BYTES). Raise it, "
             f"lower pool_chunks, or {todo}"
         )
+
+
+def json_bytes(rows: Sequence[Any]) -> int:
+    """What values of JSON take."""
+    return sum(_bytes_of(rows[first : first + ROWS]) for first in range(0, len(rows), ROWS))
+
+
+def _bytes_of(values: Sequence[Any]) -> int:
+    """Level by level, each value once: objects of a line share their keys, and all share None and small numbers."""
+    total = 0
+    while values:
+        values = list(dict(zip(map(id, values), values, strict=True)).values())
+        total += sum(map(getsizeof, values)) + ROUNDING * len(values)
+        inner: list[Any] = []
+        for value in values:
+            if type(value) is dict:
+                inner += value
+                inner += value.values()
+            elif type(value) is list:
+                inner += value
+        values = inner
+    return total
 
 
 def weight(data: bytes, stops: NDArray[np.int64], *, is_ascii: bool) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeAlias
+from weakref import ref
 
 from headrace.catalog.lines import LineIndex, LineKind
 from headrace.catalog.plain import PlainBytes, PlainFile, Signature, require_same
 from headrace.errors import Changed, DataError, SpecError, shown
 from headrace.fetch.few_files import forget, in_use, make_room
-from headrace.fetch.line_memory import COPIES, Held
+from headrace.fetch.line_memory import COPIES, STRUCTURE, Held, json_bytes
 from headrace.fetch.memory import MemoryBudget, MemoryUse
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ RowFaults: TypeAlias = dict[int, DataError]
 
 PIECE = 8 << 20
 """Bytes held at once beside the rows asked for: a chunk of long lines is many times this."""
-PIECES = 16
-"""Where there is little memory, a piece is no more than a sixteenth of what chunks may take."""
+PIECES = 16 * STRUCTURE
+"""Where there is little memory, a piece could become no more than a sixteenth of what chunks may take."""
 OFFSET = 8
 """Bytes in an Arrow array for each text, in addition to its characters."""
 NO_LIMIT = 1 << 62
@@ -33,10 +35,14 @@ NO_LIMIT = 1 << 62
 class Objects(list[dict[str, Any]]):
     """The rows of JSON lines."""
 
-    def __init__(self, rows: Iterable[dict[str, Any]] = (), memory: MemoryUse | None = None) -> None:
-        """`memory`: what they take."""
-        super().__init__(rows)
+    memory: MemoryUse | None = None
+    """What they take, about."""
+
+    def count_as(self, memory: MemoryUse | None) -> Self:
         self.memory = memory
+        if memory is not None:
+            memory.measure_by(partial(_measured, ref(self)))
+        return self
 
 
 class LineReader:
@@ -102,7 +108,7 @@ class LineReader:
     def _read_objects(self, start: int, stop: int, faults: RowFaults | None, held: Held) -> Objects:
         row, begin, end = self.index.span(start, stop)
         line = self.index.line(row) if start < stop else 0
-        found = Objects()
+        held.values = found = Objects()
         for piece in self._pieces(begin, end, held):
             lines = piece.data.split(b"\n")
             filled = [number for number, text in enumerate(lines) if text and not text.isspace()]
@@ -116,8 +122,7 @@ class LineReader:
                 break
             del piece, lines  # before the next one is there
         self._require_rows(row, stop)
-        found.memory = held.kept()
-        return found
+        return found.count_as(held.kept())
 
     def close(self) -> None:
         """Idempotent."""
@@ -241,6 +246,10 @@ class LineReader:
         at = place.piece.at + sum(len(text) + 1 for text in place.lines[: bad.number]) + bad.offset
         row, line = place.row_of(bad.number), place.line + bad.number
         return DataError(f"{self.label}: row {row} (line {line}, byte {at}) {bad.why}")
+
+
+def _measured(objects: ref[Objects]) -> int:
+    return json_bytes(objects() or ())
 
 
 class _Piece(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from weakref import ref
@@ -22,6 +23,7 @@ class MemoryUse:
     def __init__(self, nbytes: int = 0, unknown: int = 0) -> None:
         """`unknown`: how many more bytes it could be in the worst case, where it was not measured."""
         self.nbytes, self.unknown, number = nbytes, unknown, next(_numbers)
+        self._measured: Callable[[], int] | None = None
         # What is called when we are forgotten is C through and through. An interrupt that comes while Python code runs
         # there, or in a `__del__`, is swallowed.
         _USES[number] = ref(self, partial(_USES.pop, number))
@@ -29,7 +31,19 @@ class MemoryUse:
     def change(self, nbytes: int, unknown: int = 0) -> None:
         self.nbytes, self.unknown = nbytes, unknown
 
+    def measure_by(self, measured: Callable[[], int]) -> None:
+        """The bytes are an estimate, which may be high. `measured` says what they are, and takes some time to find out:
+        it is asked when memory is short."""
+        self._measured = measured
+
+    def measure(self) -> None:
+        """Count what it is instead of an estimate."""
+        measured, self._measured = self._measured, None
+        if measured is not None:
+            self.nbytes, self.unknown = measured(), 0
+
     def release(self) -> None:
+        self._measured = None
         self.nbytes = self.unknown = 0
 
 
@@ -54,11 +68,19 @@ class MemoryBudget:
         return self.nbytes + self.nbytes // 2 - self.in_use()
 
     def in_use(self) -> int:
-        return sum(use.nbytes for one in list(_USES.values()) if (use := one()) is not None)
+        uses = _uses()
+        if sum(use.nbytes for use in uses) > self.nbytes // 2:
+            for use in uses:
+                use.measure()
+        return sum(use.nbytes for use in uses)
 
     def unknown(self) -> int:
         """How much more than `in_use` could be in use, where chunks were not measured."""
-        return sum(use.unknown for one in list(_USES.values()) if (use := one()) is not None)
+        return sum(use.unknown for use in _uses())
+
+
+def _uses() -> list[MemoryUse]:
+    return [use for one in list(_USES.values()) if (use := one()) is not None]
 
 
 class NoRoom(DataError):

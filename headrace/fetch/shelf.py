@@ -240,7 +240,7 @@ def _line_batch(rows: Any, columns: list[str] | None) -> Any:
         return batches[0] if columns is None else batches[0].select(columns)
     if columns is None:
         return rows
-    return Objects((_projected(row, columns) for row in rows), rows.memory)
+    return Objects(_projected(row, columns) for row in rows).count_as(rows.memory)
 
 
 def _projected(row: dict[str, Any], columns: Iterable[str]) -> dict[str, Any]:
