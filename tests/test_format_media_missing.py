@@ -194,6 +194,13 @@ def test_a_mark_for_images_may_stand_for_a_video() -> None:
         run("conversation", {**talk("<image><video>What?"), "image": None, "video": "a.mp4"})
 
 
+def test_a_mark_for_images_that_is_left_over_beside_a_video_is_an_error() -> None:
+    row = {**talk("<image>What is <image>?"), "video": "a.mp4"}
+    with pytest.raises(DataError, match="1 <image> in the conversation stands for nothing: the row has 1 video"):
+        run("conversation", row)
+    assert "What is <image>?" in one("conversation", row, {"optional": "=video"})["text"]
+
+
 @pytest.mark.parametrize("formatter", ["vision", "conversation", "video", "voice_asr"])
 def test_more_marks_than_media_are_a_data_error(formatter: str) -> None:
     kind = {"video": "video", "voice_asr": "audio"}.get(formatter, "image")

@@ -91,6 +91,8 @@ class Template:
         """The text of a conversation. `prompt`: with what comes before an assistant's turn at its end. `marks`: also
         what stands between generation marks."""
         try:
+            from jinja2.exceptions import TemplateSyntaxError
+
             from headrace.make import chat_budget, chat_sandbox
         except ImportError as error:
             raise SpecError(f"render='template' takes jinja2 3.1.6 or later ({shown(error)}); {INSTALL}") from error
@@ -99,6 +101,9 @@ class Template:
             return chat_sandbox.write(self._text(tools), {**self.special, **given}, marks=marks)
         except chat_budget.TooMuch as error:
             raise TooMuchOfIt(f"the chat template {error}; correct the template") from error
+        except TemplateSyntaxError as error:  # without its words: the file may be a link to any other
+            where = f"in line {error.lineno}, which is not Jinja"
+            raise DataError(f"the chat template fails: TemplateSyntaxError {where}; correct it there") from None
         except Exception as error:  # it is a program that anyone may have written
             raise DataError(f"the chat template fails: {type(error).__name__}: {shown(error)}") from error
 

@@ -37,7 +37,8 @@ HARMLESS = {
     "inspect": "signature",
     "jinja2": """lexer.Token lexer.TokenStream
         compiler.CodeGenerator compiler.CodeGenerator._FinalizeInfo compiler.Frame exceptions.SecurityError
-        exceptions.TemplateError ext.Extension ext.loopcontrols nodes nodes.* parser.Parser runtime.Context
+        exceptions.TemplateError exceptions.TemplateSyntaxError ext.Extension ext.loopcontrols nodes nodes.*
+        parser.Parser runtime.Context
         runtime.LoopContext runtime.Macro runtime.Undefined utils.Namespace utils.Namespace.__init__
         utils._PassArg.context utils._PassArg.eval_context utils._PassArg.from_obj utils.pass_context""",
     "logging": "DEBUG Filter INFO LogRecord WARNING basicConfig getLogger",

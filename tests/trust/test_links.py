@@ -18,6 +18,7 @@ from odd_files import make_socket, soon
 from headrace import Recipe, load, rows
 from headrace.catalog.layouts import read_card
 from headrace.errors import HeadraceError
+from headrace.make.template import Template
 from headrace.make.tokenize import open_tokenizer
 from headrace.serve.state_file import read_state as state_of_data_set
 from headrace.tools.states import read_state
@@ -130,6 +131,17 @@ def test_files_of_settings_are_not_quoted(tmp_path: Path, link: Callable[[str, s
             except HeadraceError as error:
                 check_unquoted(str(error))  # some of them are YAML
                 assert "line " in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{% {0} %}}", "{{{{ {0}", "{{{{ '{0} }}}}", "{{% if {0} %}}", "{{# {0}", "{{{{ a {0} }}}}", "a\n{{{{ {0}@}}}}"],
+)
+def test_a_chat_template_that_is_none_is_not_quoted(text: str) -> None:
+    template = Template(plain=text.format(SECRET), with_tools="", special={}, tokens={})
+    said = said_by(lambda: template.write([]))
+    check_unquoted(said)
+    assert f"in line {1 + text.count(chr(10))}" in said
 
 
 def test_links_to_files_are_followed_and_hard_links_are_files(tmp_path: Path) -> None:

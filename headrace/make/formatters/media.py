@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from numbers import Number
 from typing import Any
@@ -167,7 +168,7 @@ def with_media(
         if found[kind] or kind in spoken:
             roles = _marking(turns, kind, len(found[kind]), marks[kind])
             placed = place(placed, kind, found[kind], marks[kind], roles)
-            _require_all(row, placed, kind, len(found[kind]), roles)
+            _require_all(row, placed, kind, len(found[kind]), roles, marks[kind])
     return placed
 
 
@@ -183,15 +184,18 @@ def _marking(turns: Sequence[Turn], kind: Kind, count: int, marks: Sequence[str]
     return {one.role for one in turns} - {"assistant"}
 
 
-def _require_all(row: Row, placed: Sequence[Turn], kind: Kind, count: int, roles: Set[str]) -> None:
+def _require_all(
+    row: Row, placed: Sequence[Turn], kind: Kind, count: int, roles: Set[str], marks: Sequence[str]
+) -> None:
     """Refuse a conversation in which marks are left over, where the row has media of their kind."""
     texts = [piece.text for one in placed if one.role in roles for piece in one.pieces if piece.kind == "text"]
-    left = sum(text.count(_MARKS[kind]) for text in texts) if count else 0
+    over = Counter({mark: sum(text.count(mark) for text in texts) for mark in marks}) if count else Counter[str]()
+    left = over.total()
     if left and not is_optional(row, kind):
         raise DataError(
-            f"{left} {_MARKS[kind]} in the conversation {'stands' if left == 1 else 'stand'} for nothing: the row has "
-            f"{count} {kind}{'' if count == 1 else 's'}, and more marks; repair or leave out the row, or give the "
-            f"field map `optional: ={kind}` to keep such marks as words"
+            f"{left} {over.most_common(1)[0][0]} in the conversation {'stands' if left == 1 else 'stand'} for nothing: "
+            f"the row has {count} {kind}{'' if count == 1 else 's'}, and more marks; repair or leave out the row, or "
+            f"give the field map `optional: ={kind}` to keep such marks as words"
         )
 
 
