@@ -10,6 +10,8 @@ OUTAGES, REPLIES = "tests/test_outages.py", "tests/test_replies.py"
 CONNECTIONS = "headrace/catalog/connections.py"
 HOSTS, FLOODS = "tests/test_reply_hosts.py", "tests/test_reply_floods.py"
 
+DENSE = "tests/test_lines_bombs.py::test_dense_lines_count_as_what_they_became_where_memory_is_short"
+
 BUGS = (
     Bug(
         "short outage ends the run",
@@ -172,8 +174,79 @@ BUGS = (
     Bug(
         "threads that others still use are ended",
         "an iterator that is closed ends the decoders of all iterators",
-        (Edit("headrace/sequence/side_by_side.py", " and not self._users:", ":"),),
+        (Edit("headrace/sequence/side_by_side.py", "if not self._is_over or self._users:", "if not self._is_over:"),),
         ("tests/test_side_by_side.py::test_jobs_are_done_though_others_who_share_the_threads_end",),
+    ),
+    Bug(
+        "threads that are taken before they are needed",
+        "another thread ends the decoders between the moment they are taken and the moment that is noted",
+        (
+            Edit(
+                "headrace/sequence/side_by_side.py",
+                "            self._users.add(user)  # first: from",
+                "            # from",
+            ),
+            Edit(
+                "headrace/sequence/side_by_side.py",
+                "            return self._pool\n",
+                "            pool = self._pool\n        self._users.add(user)\n        return pool\n",
+            ),
+        ),
+        ("tests/test_side_by_side.py::test_threads_that_share_helpers_end_them_without_harm_to_each_other",),
+    ),
+    Bug(
+        "dense lines of other chunks never measured",
+        "objects of a few keys count four times what they take, and a pool of them is refused",
+        (Edit("headrace/fetch/memory.py", "                use.measure()\n", "                pass\n"),),
+        (f"{DENSE}[shuffled-100000000]",),
+    ),
+    Bug(
+        "dense lines of a chunk never measured",
+        "a chunk of small objects is refused, of which three would fit",
+        (
+            Edit(
+                "headrace/fetch/line_memory.py",
+                "            self._measure()\n        fits",
+                "            pass\n        fits",
+            ),
+        ),
+        (f"{DENSE}[in order-20000000]",),
+    ),
+    Bug(
+        "a large piece of dense lines",
+        "all lines of a piece are parsed before what they take is looked at",
+        (Edit("headrace/fetch/lines.py", "PIECES = 16 * STRUCTURE", "PIECES = 16"),),
+        (f"{DENSE}[in order-20000000]",),
+    ),
+    Bug(
+        "a text per key",
+        "what lines became is measured with each key of each object",
+        (
+            Edit(
+                "headrace/fetch/line_memory.py",
+                "list(dict(zip(map(id, values), values, strict=True)).values())",
+                "list(values)",
+            ),
+        ),
+        ("tests/test_lines_bombs.py::test_what_rows_of_json_take_is_measured[dense]",),
+    ),
+    Bug(
+        "words of a template in an error",
+        "jinja2 quotes the tag that it does not know",
+        (Edit("headrace/make/template.py", 'which is not Jinja"', 'which is not Jinja: {error}"'),),
+        ("tests/trust/test_links.py::test_a_chat_template_that_is_none_is_not_quoted",),
+    ),
+    Bug(
+        "an image mark too many beside a video",
+        "marks that are left over are counted in one of the two spellings",
+        (
+            Edit(
+                "headrace/make/formatters/media.py",
+                "for mark in marks}) if count",
+                "for mark in [_MARKS[kind]]}) if count",
+            ),
+        ),
+        ("tests/test_format_media_missing.py::test_a_mark_for_images_that_is_left_over_beside_a_video_is_an_error",),
     ),
     Bug(
         "a long skip list in a state",

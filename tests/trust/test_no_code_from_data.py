@@ -71,6 +71,43 @@ ALLOWED = {
 }
 
 
+NETWORK = {
+    "aiohttp",
+    "ftplib",
+    "http",
+    "httpx",
+    "requests",
+    "smtplib",
+    "socket",
+    "ssl",
+    "urllib3",
+    "websockets",
+    "xmlrpc",
+}
+CONNECTS = {
+    "catalog/connections.py": "the one pool of connections, with the rule for tokens and hosts",
+    "catalog/patience.py": "the deadline of a reply",
+    "catalog/stop.py": "a socket pair without a name",
+    "catalog/transport.py": "all requests of the Hub and of files behind https",
+    "fetch/media/addresses.py": "whether an address is a public one",
+    "fetch/media/urls.py": "media behind addresses, where the policy allows it",
+    "serve/wire.py": "a socket pair without a name",
+}
+
+
+def test_connections_are_opened_in_one_place_for_the_hub_and_in_one_for_media() -> None:
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        name = str(path.relative_to(PACKAGE))
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if any(one.partition(".")[0] in NETWORK or one.startswith("urllib.request") for one in names):
+                found.add(name)
+    assert {name for name in found if not name.startswith(("testing/", "synth/"))} == CONNECTS.keys()
+
+
 def test_the_package_has_nothing_that_turns_data_into_code() -> None:
     found, used = [], set()
     for path in sorted(PACKAGE.rglob("*.py")):
