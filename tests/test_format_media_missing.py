@@ -194,6 +194,18 @@ def test_a_mark_for_images_may_stand_for_a_video() -> None:
         run("conversation", {**talk("<image><video>What?"), "image": None, "video": "a.mp4"})
 
 
+def test_a_mark_for_images_is_a_word_where_those_for_videos_stand_for_all_of_them() -> None:
+    row = {**talk("<video>What is the <image> tag?"), "video": "a.mp4"}
+    sample = one("conversation", row)
+    assert sample["video"] == "a.mp4"
+    assert "What is the <image> tag?" in sample["text"]
+    with pytest.raises(DataError, match="the row has no image"):
+        run("conversation", {**row, "image": None})
+    both = one("conversation", {**talk("<video>and <image>?"), "videos": ["a.mp4", "b.mp4"]})
+    assert both["videos"] == ["a.mp4", "b.mp4"]
+    assert "<image>" not in both["text"]
+
+
 def test_a_mark_for_images_that_is_left_over_beside_a_video_is_an_error() -> None:
     row = {**talk("<image>What is <image>?"), "video": "a.mp4"}
     with pytest.raises(DataError, match="1 <image> in the conversation stands for nothing: the row has 1 video"):
@@ -241,11 +253,26 @@ def test_marks_of_others_are_words_where_those_of_the_user_stand_for_all_media(r
     [
         ({"instruction": "Explain the <audio> tag of HTML.", "output": "It plays.", "file": None}, "<audio>"),
         ({**TALK_OF_TAGS, "frames": None, "media_url": None}, "<video>"),
-        ({**TALK_OF_TAGS, "screenshot": None}, "<image>"),
+        ({**TALK_OF_TAGS, "clip_id": None, "contentUrl": None}, "<video>"),
     ],
 )
-def test_a_null_column_that_is_not_named_after_its_kind_loses_nothing(row: dict[str, Any], mark: str) -> None:
+def test_a_null_column_that_may_be_about_anything_loses_nothing(row: dict[str, Any], mark: str) -> None:
     assert mark in one("code" if "output" in row else "conversation", row)["text"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        *(("image", name) for name in ("jpg", "png", "screenshot", "img_url", "image_path", "image_url")),
+        *(("video", name) for name in ("mp4", "video_path", "mp4_url", "youtube_id", "video_id")),
+        *(("audio", name) for name in ("wav", "flac", "mp3", "speech", "waveform", "audio_path")),
+    ],
+)
+def test_a_mark_whose_null_column_can_be_of_its_kind_only_is_a_data_error(kind: str, column: str) -> None:
+    row = {**talk(f"<{kind}>What?"), column: None}
+    with pytest.raises(DataError, match=f"the row has no {kind}.*optional: ={kind}"):
+        run("conversation", row)
+    assert f"<{kind}>What?" in one("conversation", row, {"optional": f"={kind}"})["text"]
 
 
 def test_numbered_columns_may_end_in_nothing() -> None:

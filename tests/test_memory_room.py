@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from streaming import World
 
 from headrace import Faults, StreamingLeRobotDataset, rows
 from headrace.errors import DataError
+from headrace.fetch.line_memory import json_bytes
 from headrace.fetch.memory import MemoryBudget, MemoryUse
 from headrace.make.groups import Groups
 from headrace.testing import Camera
@@ -39,6 +42,7 @@ def grouped(tmp_path: Path, values: list[dict[str, Any]], **options: Any) -> Any
 @pytest.fixture(autouse=True)
 def _budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_MEMORY_BYTES", str(BUDGET))
+    monkeypatch.setattr("headrace.fetch.memory._USES", {})  # what other tests have not let go of yet
 
 
 def test_no_group_is_left_out_because_others_fill_the_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,3 +102,84 @@ def test_lines_are_counted_as_about_what_they_are(tmp_path: Path, monkeypatch: p
             assert path.stat().st_size < memory.in_use() < 5 * path.stat().st_size
             assert memory.unknown() <= budget // 8
     assert memory.in_use() == memory.unknown() == 0
+
+
+# --- estimates, which are high, are measured where something would be refused for them
+
+
+def test_lines_are_not_measured_where_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as long as to parse them."""
+    path = write_lines(tmp_path / "a.jsonl", [{"ids": [i] * 40, "id": i} for i in range(12_000)])
+    measured: list[int] = []
+    monkeypatch.setattr("headrace.fetch.lines.json_bytes", lambda rows: measured.append(len(rows)))
+    monkeypatch.setenv("HEADRACE_MEMORY_BYTES", str(BUDGET))
+    most = 0
+    with rows(f"jsonl:{path}", shuffle=True, cache_dir=tmp_path / "c") as stage:
+        for _ in stage:
+            most = max(most, MemoryBudget(BUDGET).in_use())
+    assert most > BUDGET // 2
+    assert not measured
+
+
+def test_as_many_estimates_are_measured_as_make_room() -> None:
+    budget, small, large = MemoryBudget(1000), MemoryUse(100), MemoryUse(1300)
+    small.measure_by(lambda: 50)
+    large.measure_by(lambda: 400)
+    assert budget.most(90) == 100
+    assert (small.nbytes, large.nbytes) == (100, 1300)
+    assert budget.most(300) == 500
+    assert (small.nbytes, large.nbytes) == (100, 400)
+    assert budget.room(1500) == 1050
+    assert (small.nbytes, large.nbytes) == (50, 400)
+
+
+def test_who_needs_room_waits_for_who_measures() -> None:
+    budget, use = MemoryBudget(1000), MemoryUse(1450)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def measured() -> int:
+        begun.set()
+        assert go_on.wait(30)
+        return 200
+
+    use.measure_by(measured)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(budget.most, 400)
+        assert begun.wait(30)
+        second = threads.submit(budget.most, 400)
+        assert not second.done()
+        go_on.set()
+        assert (first.result(30), second.result(30)) == (500, 500)
+
+
+def test_an_estimate_whose_measuring_is_interrupted_is_measured_later() -> None:
+    budget, use, answers = MemoryBudget(1000), MemoryUse(1450), iter([KeyboardInterrupt()])
+
+    def measured() -> int:
+        for interrupt in answers:
+            raise interrupt
+        return 200
+
+    use.measure_by(measured)
+    with pytest.raises(KeyboardInterrupt):
+        budget.most(400)
+    assert budget.most(400) == 500
+
+
+def test_what_is_released_while_it_is_measured_takes_nothing() -> None:
+    budget, use = MemoryBudget(1000), MemoryUse(1450)
+
+    def measured() -> int:
+        use.release()
+        return 200
+
+    use.measure_by(measured)
+    assert budget.room(400) == 1500
+
+
+def test_rows_that_a_caller_made_endless_can_be_measured() -> None:
+    row: dict[str, Any] = {"a": [1, 2, 3]}
+    alone = json_bytes([row])
+    row["self"] = row
+    row["a"].append([row["a"]])
+    assert alone < json_bytes([row]) < 2 * alone

@@ -493,8 +493,8 @@ def test_what_is_in_memory_is_counted_until_it_is_released() -> None:
 def test_a_chunk_may_take_half_of_the_budget_or_what_the_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_USES", {})
     budget, others = MemoryBudget(100), MemoryUse(10)
-    assert (budget.preferred(), budget.most()) == (50, 50)
+    assert (budget.preferred(), budget.most(0)) == (50, 50)
     others.change(80)
-    assert (budget.preferred(), budget.most()) == (20, 50)
+    assert (budget.preferred(), budget.most(0)) == (20, 50)
     others.change(120)
-    assert (budget.preferred(), budget.most()) == (-20, 30)
+    assert (budget.preferred(), budget.most(0)) == (-20, 30)

@@ -18,6 +18,8 @@ import pytest
 from headrace import Faults, load, rows
 from headrace.errors import DataError
 from headrace.fetch.block import block_bytes, gather
+from headrace.fetch.memory import MemoryBudget
+from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.python_size import PythonSize, RowSizes, python_size, total
 from headrace.fetch.values import to_python
 from headrace.make import feed
@@ -205,6 +207,26 @@ def test_a_block_has_fewer_rows_where_they_are_large(tmp_path: Path, monkeypatch
     assert found[0] == found[1]
     assert len(found[0]) == 64
     assert most <= 20  # of 100 kB each, in a quarter of 8 MB
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_chunk_that_is_used_up_is_let_go_before_the_next_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    """Each may take half of the memory budget."""
+    pq.write_table(pa.table({"t": [f"{i:04}" * 2500 for i in range(64)]}), tmp_path / "a.parquet", row_group_size=8)
+    held = []
+    was_read = ParquetReader.read
+
+    def read(self: ParquetReader, *args: Any) -> Any:
+        held.append(MemoryBudget(1 << 30).in_use())
+        return was_read(self, *args)
+
+    monkeypatch.setattr("headrace.fetch.memory._USES", {})
+    monkeypatch.setattr(ParquetReader, "read", read)
+    with rows(f"parquet:{tmp_path}/a.parquet", shuffle=shuffle, pool_size=1, cache_dir=tmp_path / "c") as stage:
+        assert [len(block) for block in iter(lambda: stage.next_block(8), None)] == [8] * 8
+    assert held == [0] * 8
 
 
 def test_rows_are_made_ready_in_blocks_that_are_small_as_python_values(

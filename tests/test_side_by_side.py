@@ -207,6 +207,26 @@ def test_a_forked_process_has_helpers_of_its_own() -> None:
         assert ran_in(own) == here
 
 
+def test_a_process_that_is_forked_while_threads_are_taken_can_take_some() -> None:
+    taken, over = threading.Event(), threading.Event()
+    with closing(Helpers(2)) as own:
+
+        def hold() -> None:
+            with own._lock:
+                taken.set()
+                assert over.wait(20)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert taken.wait(20)
+        child = multiprocessing.get_context("fork").Process(target=ran_in, args=(own,))
+        child.start()
+        child.join(20)
+        over.set()
+        holder.join()
+        assert child.exitcode == 0
+
+
 def test_jobs_run_while_others_are_still_to_be_begun() -> None:
     ran = threading.Event()
     with closing(Helpers(2)) as own, own.jobs() as begin:

@@ -341,7 +341,8 @@ def test_without_a_template_it_says_so(world: World, owner: Owner) -> None:
     ("template", "said"),
     [
         ("{{ 'nothing' }}", "does not write a question and an answer"),
-        ("{% for", "TemplateSyntaxError"),
+        ("{% for", "TemplateSyntaxError in line 1, which is not Jinja"),
+        ("{{ messages |\nfromjson }}", "TemplateAssertionError in line 2, which names a filter, test or block that"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ 'a' * 10 ** 14 }}", "makes more than [0-9,]* bytes of values for one sample"),

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,7 +39,9 @@ class Hub(BaseHTTPRequestHandler):
 
     files: dict[str, dict[str, bytes]]
     asked: list[tuple[str, str | None]]
+    over: threading.Event
     is_away = threading.Event()
+    is_silent = threading.Event()
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -47,6 +50,9 @@ class Hub(BaseHTTPRequestHandler):
         self.asked.append((self.path, self.headers["Authorization"]))
         if self.is_away.is_set():
             self._answer(503, b"")
+            return
+        if self.is_silent.is_set():
+            self.over.wait(60)
             return
         api = self.path.startswith("/api/models/")
         model = next((name for name in self.files if f"/org/{name}" in self.path), "fast")
@@ -89,11 +95,15 @@ def hub(tmp_path: Path) -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
         "old": {**fast, "tokenizer_config.json": _with_template(fast["tokenizer_config.json"]), **extra},
     }
     Hub.is_away.clear()
+    Hub.is_silent.clear()
     asked: list[tuple[str, str | None]] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Hub,), {"files": files, "asked": asked})) as server:
+    over = threading.Event()
+    handler = type("Handler", (Hub,), {"files": files, "asked": asked, "over": over})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server.server_port, asked
+        over.set()
         server.shutdown()
         thread.join()
 
@@ -157,6 +167,16 @@ def test_what_the_cache_happens_to_have_is_not_taken_where_the_hub_is_away(
         print(opened(ELSEWHERE, port, tmp_path, "template", "org/old"))
     Hub.is_away.clear()
     assert "OLD" not in opened(ELSEWHERE, port, tmp_path, "template", "org/old")
+
+
+def test_a_hub_that_takes_connections_and_says_nothing_is_given_up(
+    tmp_path: Path, hub: tuple[int, list[tuple[str, str | None]]]
+) -> None:
+    Hub.is_silent.set()
+    begun = time.monotonic()
+    with pytest.raises(AssertionError, match=r"Unreachable: tokenizer 'org/bare'.*gave up"):
+        opened(ELSEWHERE, hub[0], tmp_path, "template", "org/bare", HF_HUB_ETAG_TIMEOUT="1")
+    assert time.monotonic() - begun < 40
 
 
 def test_a_model_without_files_of_a_tokenizer_is_said(

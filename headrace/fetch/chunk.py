@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat, starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -184,11 +185,13 @@ class OpenChunk:
 
     def _segments(self, first: int) -> Iterator[tuple[int, int]]:
         """The rows from `first` on in runs that become Python values at once: where each begins, and its rows."""
-        sizes, bad = self.sizes(), self._bad_turns()
+        sizes, bad = self.sizes(), deque(self._bad_turns())
         while (left := min(self._most, self.chunk.rows - first)) > 0:
             count = left if sizes is None else min(left, self._fitting(sizes, first))
-            before = next((turn - first for turn in bad if turn >= first), count)
-            count = min(count, max(before, 1))
+            while bad and bad[0] < first:
+                bad.popleft()
+            if bad:
+                count = min(count, max(bad[0] - first, 1))
             yield first, count
             first += count
 
@@ -208,7 +211,7 @@ class OpenChunk:
         room = self._budget.preferred() // ROOM_SHARE
         count = sizes.fitting(first, max(SMALL_BYTES // ROOM_SHARE, min(SEGMENT_BYTES, room)))
         nbytes = sizes.bytes_of(first, count)
-        if count == 1 and nbytes > SMALL_BYTES and nbytes > (most := self._budget.most()):
+        if count == 1 and nbytes > SMALL_BYTES and nbytes > (most := self._budget.most(nbytes)):
             raise NoRoom(self._too_large(int(self._order[first]), nbytes, most))
         self._memory.change(self._nbytes + nbytes)
         return count

@@ -54,12 +54,13 @@ class Held:
     def __init__(self, label: str, budget: MemoryBudget, first: int) -> None:
         """`first`: the first of the rows."""
         self._label, self._budget, self._first = label, budget, first
-        self._most, self._room, self._free = budget.most(), budget.room(), budget.preferred()
         self.memory = MemoryUse()
         self.nbytes = self._unknown = 0
         self.values: Sequence[Any] = ()
         """What the lines that were added have become so far, of JSON."""
         self._measured = self._num_measured = 0
+        self._free = budget.preferred()
+        self._find_room(0)
 
     def release(self) -> None:
         self.memory.release()
@@ -70,6 +71,8 @@ class Held:
 
     def check_line(self, nbytes: int, at: int) -> None:
         """Refuse a line that is too long, before all of it was read. `nbytes`: what was read of it so far."""
+        if nbytes > self._most:
+            self._find_room(nbytes)
         if nbytes > self._most:
             self._refuse(f"the line at byte {at} has more than {nbytes:,} bytes", "split the line")
 
@@ -87,6 +90,7 @@ class Held:
         """Count `nbytes` more for the rows up to `last`. `passing`: bytes that are needed only while they are read."""
         if not self._fits(nbytes, passing):
             self._measure()
+            self._find_room(self.nbytes + nbytes + passing)
         fits = self._fits(nbytes, passing)
         self.nbytes += nbytes
         if not fits:
@@ -99,6 +103,12 @@ class Held:
 
     def _fits(self, nbytes: int, passing: int) -> bool:
         return self.nbytes + nbytes <= self._most and self.nbytes + nbytes + passing <= self._room
+
+    def _find_room(self, wanted: int) -> None:
+        """How much may be read beside other chunks; estimates of these are measured if `wanted` does not fit."""
+        own = self.memory.nbytes
+        self._room = self._budget.room(wanted - own) + own
+        self._most = min(self._budget.nbytes // 2, self._room)
 
     def _measure(self) -> None:
         """Count what the rows that were read take, instead of the most that they could."""
@@ -123,17 +133,20 @@ def json_bytes(rows: Sequence[Any]) -> int:
 
 def _bytes_of(values: Sequence[Any]) -> int:
     """Level by level, each value once: objects of a line share their keys, and all share None and small numbers."""
-    total = 0
+    total, seen = 0, set[int]()
     while values:
         values = list(dict(zip(map(id, values), values, strict=True)).values())
         total += sum(map(getsizeof, values)) + ROUNDING * len(values)
         inner: list[Any] = []
         for value in values:
-            if type(value) is dict:
-                inner += value
+            if (kind := type(value)) is not dict and kind is not list:
+                continue
+            if id(value) in seen:  # JSON has no such thing, but rows are the caller's once they are given out
+                continue
+            seen.add(id(value))
+            inner += value
+            if kind is dict:
                 inner += value.values()
-            elif type(value) is list:
-                inner += value
         values = inner
     return total
 

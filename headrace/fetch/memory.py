@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -13,8 +14,17 @@ from headrace.errors import DataError
 _USES: dict[int, ref[MemoryUse]] = {}
 """All that count, by their numbers."""
 _numbers = count()
+_measuring = threading.RLock()
+"""Held while an estimate is measured: who needs room meanwhile waits for it."""
 
-os.register_at_fork(after_in_child=_USES.clear)
+
+def _after_fork() -> None:
+    global _measuring
+    _USES.clear()
+    _measuring = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class MemoryUse:
@@ -33,14 +43,19 @@ class MemoryUse:
 
     def measure_by(self, measured: Callable[[], int]) -> None:
         """The bytes are an estimate, which may be high. `measured` says what they are, and takes some time to find out:
-        it is asked when memory is short."""
+        it is asked where something would be refused for want of room."""
         self._measured = measured
+
+    @property
+    def is_estimate(self) -> bool:
+        return self._measured is not None
 
     def measure(self) -> None:
         """Count what it is instead of an estimate."""
-        measured, self._measured = self._measured, None
-        if measured is not None:
-            self.nbytes, self.unknown = measured(), 0
+        if (measured := self._measured) is not None:
+            nbytes = measured()
+            if self._measured is not None:  # not released meanwhile
+                self._measured, self.nbytes, self.unknown = None, nbytes, 0
 
     def release(self) -> None:
         self._measured = None
@@ -58,21 +73,22 @@ class MemoryBudget:
         """What the next chunk takes if all are to stay within the budget."""
         return min(self.nbytes // 2, self.nbytes - self.in_use())
 
-    def most(self) -> int:
+    def most(self, wanted: int) -> int:
         """What the next chunk takes at most."""
-        return min(self.nbytes // 2, self.room())
+        return min(self.nbytes // 2, self.room(wanted))
 
-    def room(self) -> int:
+    def room(self, wanted: int) -> int:
         """What is left. Pools are sized by footers, which count less than there is in memory, so all chunks together
-        may take half more than the budget before one is refused."""
+        may take half more than the budget before one is refused. Estimates are measured until `wanted` fits."""
+        while self._room() < wanted and _measure_largest():
+            pass
+        return self._room()
+
+    def _room(self) -> int:
         return self.nbytes + self.nbytes // 2 - self.in_use()
 
     def in_use(self) -> int:
-        uses = _uses()
-        if sum(use.nbytes for use in uses) > self.nbytes // 2:
-            for use in uses:
-                use.measure()
-        return sum(use.nbytes for use in uses)
+        return sum(use.nbytes for use in _uses())
 
     def unknown(self) -> int:
         """How much more than `in_use` could be in use, where chunks were not measured."""
@@ -81,6 +97,15 @@ class MemoryBudget:
 
 def _uses() -> list[MemoryUse]:
     return [use for one in list(_USES.values()) if (use := one()) is not None]
+
+
+def _measure_largest() -> bool:
+    """Measure the largest estimate; False: there is none."""
+    with _measuring:
+        largest = max((use for use in _uses() if use.is_estimate), key=lambda use: use.nbytes, default=None)
+        if largest is not None:
+            largest.measure()
+        return largest is not None
 
 
 class NoRoom(DataError):

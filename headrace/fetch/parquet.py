@@ -300,7 +300,7 @@ class ParquetReader:
                 self._check_plain()
                 raise self._damaged(chunk.group, error) from error
             chosen, total = to_be_coded(parts, set(self._dictionaries), preferred)
-            if total > preferred and total > (most := self._budget.most()):
+            if total > preferred and total > (most := self._budget.most(total)):
                 raise self._too_heavy(chunk.group, rows.num_rows, parts, total, most)
             if chosen:
                 self._read_coded(chosen)

@@ -177,6 +177,7 @@ class Rows(Stage[Row]):
             if left := length_hint(self._turns):
                 return as_block(list(islice(self._ready, min(most, left))))
             self._check_open()
+            self._tidy()
             self._pool.fill()  # before the mark to go back to, so that chunks stay open where fewer rows are drawn
             while True:
                 before, done = self._drawn(most)
@@ -198,8 +199,7 @@ class Rows(Stage[Row]):
     def _drawn(self, most: int) -> tuple[Mark, Draws | None]:
         """Draw, and have what was drawn fetched; with the moment before, to come back to."""
         self._check_open()
-        if len(self._open) > len(self._pool.slots):
-            self._tidy()
+        self._tidy()
         mark = self._pool.mark()
         done = self._pool.draw(most)
         if done is not None:
@@ -212,6 +212,8 @@ class Rows(Stage[Row]):
 
     def _tidy(self) -> None:
         """All that was drawn was given out: let go of the chunks that are used up, and of the shards behind us."""
+        if len(self._open) <= len(self._pool.slots):
+            return
         self._open.keep_only(self._pool.slots)
         self._shelf.keep_only(self._pool.shards_in_use(), set().union(*self._saved))
 

@@ -69,11 +69,11 @@ class Tables:
         """Refuse an episode that would be too much as Python values."""
         sizes = {name: python_bytes(array) for name, array in columns.items()}
         budget = MemoryBudget(self._memory_bytes)
-        if sizes and (total := sum(sizes.values())) > budget.most():
+        if sizes and (total := sum(sizes.values())) > (most := budget.most(total)):
             worst = max(sizes, key=sizes.__getitem__)
             raise NoRoom(
                 f"{where}, column {shown(worst)!r}: its rows take about {total:,} bytes as Python values, "
-                f"{sizes[worst]:,} of them this column, and they may take {max(0, budget.most()):,}: other episodes "
+                f"{sizes[worst]:,} of them this column, and they may take {max(0, most):,}: other episodes "
                 f"hold {budget.in_use():,} and the budget is {budget.nbytes:,} (HEADRACE_MEMORY_BYTES). Raise it, "
                 f"take a smaller episode_pool_size, or leave the episode out with episodes="
             )

@@ -164,12 +164,13 @@ class Row(Mapping[str, Any]):
         """Whether a column that may hold one of these fields is there, whatever it holds."""
         return bool(self._column_names(names))
 
-    def is_blank(self, kind: str, *names: str) -> bool:
-        """Whether a column that may hold one of these fields is there, and holds no media. One that is null counts only
-        if it is named after the kind: `file` and `frames` are null in rows about anything."""
+    def is_blank(self, *names: str) -> bool:
+        """Whether a column that may hold one of these fields is there, and holds no media. A null in a column that may
+        be about anything does not count."""
         columns = {name: self._data[name] for name in self._column_names(names)}
         return any(
-            not is_media(value) and (value is not None or kind in name.lower()) for name, value in columns.items()
+            not is_media(value) and (value is not None or name.lower() not in _ABOUT_ANYTHING)
+            for name, value in columns.items()
         )
 
     def _column_names(self, names: Iterable[str]) -> list[str]:
@@ -230,6 +231,8 @@ class _Columns:
 
 
 _NONE: frozenset[str] = frozenset()
+_ABOUT_ANYTHING = frozenset({"file", "frames", "media_url", "contenturl", "clip_id"})
+"""Columns for media that rows without any have too, with nothing in them."""
 _MOST_KEPT = 256
 """Columns; rows with more of them are kept nothing of."""
 _columns = lru_cache(maxsize=64)(_Columns)

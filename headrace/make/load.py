@@ -182,7 +182,7 @@ def _fetched(name: str) -> str:
 
     listed: list[str] = []
     if not constants.HF_HUB_OFFLINE:
-        info = HfApi().model_info(name, token=False)
+        info = HfApi().model_info(name, token=False, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         names = [sibling.rfilename for sibling in info.siblings or []]
         listed = [file for file in names if any(fnmatch(file, pattern) for pattern in _FILES)]
         if not listed:

@@ -91,7 +91,7 @@ class Template:
         """The text of a conversation. `prompt`: with what comes before an assistant's turn at its end. `marks`: also
         what stands between generation marks."""
         try:
-            from jinja2.exceptions import TemplateSyntaxError
+            from jinja2.exceptions import TemplateAssertionError, TemplateSyntaxError
 
             from headrace.make import chat_budget, chat_sandbox
         except ImportError as error:
@@ -102,8 +102,12 @@ class Template:
         except chat_budget.TooMuch as error:
             raise TooMuchOfIt(f"the chat template {error}; correct the template") from error
         except TemplateSyntaxError as error:  # without its words: the file may be a link to any other
-            where = f"in line {error.lineno}, which is not Jinja"
-            raise DataError(f"the chat template fails: TemplateSyntaxError {where}; correct it there") from None
+            what = "names a filter, test or block that Jinja does not take"
+            what = what if isinstance(error, TemplateAssertionError) else "is not Jinja"
+            kind = type(error).__name__
+            raise DataError(
+                f"the chat template fails: {kind} in line {error.lineno}, which {what}; correct it there"
+            ) from None
         except Exception as error:  # it is a program that anyone may have written
             raise DataError(f"the chat template fails: {type(error).__name__}: {shown(error)}") from error
 

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from headrace.catalog.stop import Stop, current, lend
 from headrace.fetch.media.readable import crowded
@@ -41,7 +42,8 @@ class Helpers:
     def __init__(self, threads: int) -> None:
         """`threads`: with the one that asks, so one less is made."""
         self.threads = threads
-        self._of_process()
+        self._begin_anew()
+        _every.add(self)
 
     @contextmanager
     def jobs(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[Begin]:
@@ -81,9 +83,8 @@ class Helpers:
         """End the threads, or let those end them who have jobs in them now. They are made again if needed."""
         self._leave(None, is_over=True)
 
-    def _of_process(self) -> None:
+    def _begin_anew(self) -> None:
         """Threads do not come along when a process forks, and a lock may come along taken."""
-        self._process = os.getpid()
         self._lock = threading.RLock()
         """Several iterators may share the threads. One may be closed by the garbage collector, wherever that runs."""
         self._pool: ThreadPoolExecutor | None = None
@@ -92,8 +93,6 @@ class Helpers:
         self._is_over = False
 
     def _threads_for(self, user: object) -> ThreadPoolExecutor:
-        if self._process != os.getpid():
-            self._of_process()
         with self._lock:
             self._users.add(user)  # first: from here on nobody ends them
             self._is_over = False
@@ -103,8 +102,6 @@ class Helpers:
 
     def _leave(self, user: object, *, is_over: bool) -> None:
         """`is_over`: the threads are to end. Who leaves last ends them."""
-        if self._process != os.getpid():
-            return
         with self._lock:
             self._users.discard(user)
             self._is_over = self._is_over or is_over
@@ -114,6 +111,14 @@ class Helpers:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
+
+def _after_fork() -> None:
+    for helpers in list(_every):
+        helpers._begin_anew()
+
+
+_every: WeakSet[Helpers] = WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
 
 ALONE = Helpers(1)
 

@@ -473,7 +473,7 @@ BUGS = (
         (
             Edit(
                 "headrace/make/fields.py",
-                "not is_media(value) and (value is not None or kind in name.lower())",
+                "not is_media(value) and (value is not None or name.lower() not in _ABOUT_ANYTHING)",
                 "not is_media(value) and value is not None",
             ),
         ),

@@ -22,8 +22,8 @@ _FIELDS: dict[Kind, tuple[str, ...]] = {
 }
 """The fields that a map may name media of each kind by."""
 _NAMES = frozenset(name for names in _FIELDS.values() for name in names)
+_MARKED_AS_IMAGES = ("<video>", "<image>")
 KINDS = tuple(_MARKS)
-_MARKED: dict[Kind, Sequence[str]] = {kind: (mark,) for kind, mark in _MARKS.items()}
 
 
 # --- what a row has
@@ -159,29 +159,33 @@ def with_media(
         there = {kind for kind in _MARKS if found[kind]} | {piece.kind for one in turns for piece in one.pieces}
         for kind in [kind for kind in _MARKS if kind not in there]:
             taken = kind == "image" and bool(found["video"]) and "video" not in spoken
-            lost = kind in spoken and not taken and row.is_blank(kind, *_FIELDS[kind])
+            lost = kind in spoken and not taken and row.is_blank(*_FIELDS[kind])
             require_media(row, kind, about=lost or (kind == about and there.isdisjoint(_MARKS)))
-    # Sets of videos keep the mark that was made for images.
-    marks = {**_MARKED, "video": ("<image>", "<video>")} if found["video"] and not found["image"] else _MARKED
     placed = list(turns)
     for kind in reversed(_MARKS):
         if found[kind] or kind in spoken:
-            roles = _marking(turns, kind, len(found[kind]), marks[kind])
-            placed = place(placed, kind, found[kind], marks[kind], roles)
-            _require_all(row, placed, kind, len(found[kind]), roles, marks[kind])
+            several = _MARKED_AS_IMAGES if kind == "video" and not found["image"] else (_MARKS[kind],)
+            marks, roles = _marking(turns, kind, len(found[kind]), several)
+            placed = place(placed, kind, found[kind], marks, roles)
+            _require_all(row, placed, kind, len(found[kind]), roles, marks)
     return placed
 
 
-def _marking(turns: Sequence[Turn], kind: Kind, count: int, marks: Sequence[str]) -> Set[str]:
-    """The roles in whose texts marks stand for media, and are no words: of nobody where parts stand for all media, of
-    the user where his marks do, else of all but the assistant."""
+def _marking(turns: Sequence[Turn], kind: Kind, count: int, marks: Sequence[str]) -> tuple[Sequence[str], Set[str]]:
+    """The marks that stand for media, and the roles in whose texts they do, and are no words: of nobody where parts
+    stand for all media, of the user where his marks do, else of all but the assistant.
+
+    `marks`: its own, and then the one that sets of other media keep: sets of videos have that for images. It is a word
+    where the user's own marks stand for all media.
+    """
     parts = sum(piece.kind == kind and piece.data is None for one in turns for piece in one.pieces)
     if count and parts == count:
-        return set()
+        return marks, set()
     asked = [piece.text for one in turns if one.role == "user" for piece in one.pieces if piece.kind == "text"]
-    if count and parts + sum(text.count(mark) for text in asked for mark in marks) == count:
-        return {"user"}
-    return {one.role for one in turns} - {"assistant"}
+    for some in (marks[:1], marks):
+        if count and parts + sum(text.count(mark) for text in asked for mark in some) == count:
+            return some, {"user"}
+    return marks, {one.role for one in turns} - {"assistant"}
 
 
 def _require_all(
