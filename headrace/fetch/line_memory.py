@@ -41,8 +41,9 @@ STEP = 1 << 18
 """Bytes that are searched at once: they stay in the processor's cache."""
 ROUNDING = 8
 """Bytes that malloc adds to a value, about."""
-ROWS = 64
-"""Rows that are measured at once: while that is done, there is a list of all values in them."""
+ROWS, VALUES = 16, 4096
+"""Rows and values that are measured at once: while that is done, there is a list of all values in these rows, and a
+dict of these values."""
 
 _QUOTE, _BACKSLASH, _U, _D = 34, 92, 117, 100
 """`\\ud` begins one of two escapes that make a character of four bytes."""
@@ -113,7 +114,8 @@ class Held:
     def _measure(self) -> None:
         """Count what the rows that were read take, instead of the most that they could."""
         if len(self.values) > self._num_measured:
-            self._measured += json_bytes(self.values[self._num_measured :])
+            most = self.nbytes + self._unknown - self._measured
+            self._measured += json_bytes(self.values[self._num_measured :], most)
             self._num_measured = len(self.values)
             self.nbytes, self._unknown = self._measured, 0
 
@@ -126,27 +128,35 @@ class Held:
         )
 
 
-def json_bytes(rows: Sequence[Any]) -> int:
-    """What values of JSON take."""
-    return sum(_bytes_of(rows[first : first + ROWS]) for first in range(0, len(rows), ROWS))
+def json_bytes(rows: Sequence[Any], most: int) -> int:
+    """What values of JSON take; `most` if they take more. Rows that were given out are the caller's, who may have put
+    one into itself."""
+    total = 0
+    for first in range(0, len(rows), ROWS):
+        if total >= most:
+            return most
+        total += _bytes_of(rows[first : first + ROWS], most - total)
+    return min(total, most)
 
 
-def _bytes_of(values: Sequence[Any]) -> int:
-    """Level by level, each value once: objects of a line share their keys, and all share None and small numbers."""
-    total, seen = 0, set[int]()
-    while values:
-        values = list(dict(zip(map(id, values), values, strict=True)).values())
-        total += sum(map(getsizeof, values)) + ROUNDING * len(values)
+def _bytes_of(values: Sequence[Any], most: int) -> int:
+    """Level by level, each value about once: objects of a line share their keys, and all share None and small numbers.
+    No further than to the level that makes it `most`."""
+    total = 0
+    while values and total < most:
         inner: list[Any] = []
-        for value in values:
-            if (kind := type(value)) is not dict and kind is not list:
-                continue
-            if id(value) in seen:  # JSON has no such thing, but rows are the caller's once they are given out
-                continue
-            seen.add(id(value))
-            inner += value
-            if kind is dict:
-                inner += value.values()
+        for first in range(0, len(values), VALUES):
+            some = values[first : first + VALUES]
+            some = list(dict(zip(map(id, some), some, strict=True)).values())
+            total += sum(map(getsizeof, some)) + ROUNDING * len(some)
+            for value in some:
+                if type(value) is dict:
+                    inner += value
+                    inner += value.values()
+                elif type(value) is list:
+                    inner += value
+            if total >= most:
+                break
         values = inner
     return total
 

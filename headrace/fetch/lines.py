@@ -248,8 +248,8 @@ class LineReader:
         return DataError(f"{self.label}: row {row} (line {line}, byte {at}) {bad.why}")
 
 
-def _measured(objects: ref[Objects]) -> int:
-    return json_bytes(objects() or ())
+def _measured(objects: ref[Objects], most: int) -> int:
+    return json_bytes(objects() or (), most)
 
 
 class _Piece(NamedTuple):

@@ -33,7 +33,7 @@ class MemoryUse:
     def __init__(self, nbytes: int = 0, unknown: int = 0) -> None:
         """`unknown`: how many more bytes it could be in the worst case, where it was not measured."""
         self.nbytes, self.unknown, number = nbytes, unknown, next(_numbers)
-        self._measured: Callable[[], int] | None = None
+        self._measured: Callable[[int], int] | None = None
         # What is called when we are forgotten is C through and through. An interrupt that comes while Python code runs
         # there, or in a `__del__`, is swallowed.
         _USES[number] = ref(self, partial(_USES.pop, number))
@@ -41,9 +41,9 @@ class MemoryUse:
     def change(self, nbytes: int, unknown: int = 0) -> None:
         self.nbytes, self.unknown = nbytes, unknown
 
-    def measure_by(self, measured: Callable[[], int]) -> None:
-        """The bytes are an estimate, which may be high. `measured` says what they are, and takes some time to find out:
-        it is asked where something would be refused for want of room."""
+    def measure_by(self, measured: Callable[[int], int]) -> None:
+        """The bytes are an estimate, which may be high. `measured` says what they are, given the most that they can be.
+        That takes some time: it is asked where something would be refused for want of room."""
         self._measured = measured
 
     @property
@@ -53,7 +53,7 @@ class MemoryUse:
     def measure(self) -> None:
         """Count what it is instead of an estimate."""
         if (measured := self._measured) is not None:
-            nbytes = measured()
+            nbytes = measured(self.nbytes + self.unknown)
             if self._measured is not None:  # not released meanwhile
                 self._measured, self.nbytes, self.unknown = None, nbytes, 0
 

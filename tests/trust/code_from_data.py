@@ -37,7 +37,8 @@ HARMLESS = {
     "inspect": "signature",
     "jinja2": """lexer.Token lexer.TokenStream
         compiler.CodeGenerator compiler.CodeGenerator._FinalizeInfo compiler.Frame exceptions.SecurityError
-        exceptions.TemplateError exceptions.TemplateSyntaxError ext.Extension ext.loopcontrols nodes nodes.*
+        exceptions.TemplateAssertionError exceptions.TemplateError exceptions.TemplateSyntaxError ext.Extension
+        ext.loopcontrols nodes nodes.*
         parser.Parser runtime.Context
         runtime.LoopContext runtime.Macro runtime.Undefined utils.Namespace utils.Namespace.__init__
         utils._PassArg.context utils._PassArg.eval_context utils._PassArg.from_obj utils.pass_context""",
@@ -93,12 +94,13 @@ METHODS = {
     *("mktemp", "extractall", "getoutput", "getstatusoutput", "startfile", "unpack_archive", "load_extension"),
     *("_create_unverified_context", "read_pickle", "to_pickle", "load_module", "exec_module", "open_stream"),
     *("enable_load_extension", "add_constructor", "add_multi_constructor", "attrgetter", "methodcaller"),
-    *("resolve_name", "vformat", "FunctionType", "LambdaType", "CodeType"),
+    *("resolve_name", "vformat", "FunctionType", "LambdaType", "CodeType", "_evaluate", "make_dataclass"),
+    "ProcessPoolExecutor",
 }
 """Of whatever object."""
 BEHIND = {
     *("__globals__", "__builtins__", "__subclasses__", "__getattribute__", "__loader__", "__spec__", "__code__"),
-    *("f_globals", "f_builtins", "f_locals"),
+    *("f_globals", "f_builtins", "f_locals", "__self__"),
     *("os", "posix", "nt", "builtins", "ctypes", "pickle", "_pickle", "marshal", "runpy", "subprocess", "importlib"),
     *("yaml", "jinja2", "np"),
 }
@@ -245,14 +247,21 @@ def _uses(node: ast.expr, names: _Names, is_called: bool) -> Iterator[str]:
     """Of a name with all its attributes."""
     whole = names.of(node)
     if whole is None:
-        if isinstance(node, ast.Name) and node.id == "vars" and not is_called:
-            yield "vars is handed on"
+        if isinstance(node, ast.Name) and node.id in ("vars", "getattr") and not is_called:
+            yield f"{node.id} is handed on"
+        if isinstance(node, ast.Subscript | ast.Attribute) and _is_vars(node.value):
+            name = node.attr if isinstance(node, ast.Attribute) else "[...]"
+            yield from {f"vars(...) {name}"} - {f"vars(...) {name}" for name in ("items", "values", "keys")}
         yield from {_step(node)[1]} & WATCHED
     elif names.is_module(whole):
         if not isinstance(getattr(node, "ctx", None), ast.Store):
             yield f"{whole} is handed on"
     else:
         yield from _refusals(whole, is_called)
+
+
+def _is_vars(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "vars"
 
 
 def _refusals(whole: str, is_called: bool) -> Iterator[str]:

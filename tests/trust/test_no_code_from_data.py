@@ -60,6 +60,8 @@ ALLOWED = {
     ("lerobot/info.py", "format"): "a `Template` of ours, which was parsed into literals and known fields",
     ("lerobot/template.py", "string.Formatter"): "takes a template apart; fills in nothing",
     ("make/chat_budget.py", "locals"): "an argument that jinja2 gives",
+    ("make/chat_parts.py", "__self__"): "the value whose method a template calls, which is counted",
+    ("make/chat_sandbox.py", "__self__"): "the same",
     ("make/chat_parts.py", "jinja2.filters.make_attrgetter"): "of the sandbox, as the filters of jinja2 use it",
     ("make/chat_parts.py", "jinja2.sandbox.SandboxedEnvironment"): "an annotation",
     ("make/chat_parts.py", "jinja2.sandbox.SandboxedFormatter"): "what formats in the sandbox",
@@ -328,6 +330,15 @@ HIDDEN = {
     "import pyarrow\npyarrow.deserialize(x)": "pyarrow.deserialize",
     "import pydoc\npydoc.locate(x)": "import pydoc",
     "import webbrowser": "import webbrowser",
+    "from functools import reduce\nreduce(getattr, names, thing)": "getattr is handed on",
+    "f = getattr\nf(thing, name)": "getattr is handed on",
+    "print.__self__.eval(x)": "__self__",
+    "getattr(print, '__self__').exec(x)": "__self__",
+    "vars(thing)['eval'](x)": "vars(...) [...]",
+    "vars(thing).get('eval')(x)": "vars(...) get",
+    "import dataclasses\ndataclasses.make_dataclass(x, [])": ".make_dataclass",
+    "import typing\ntyping.ForwardRef(x)._evaluate(a, b)": "._evaluate",
+    "import concurrent.futures as c\nc.ProcessPoolExecutor().submit(x)": ".ProcessPoolExecutor",
 }
 """What a list of forbidden names alone did not find."""
 
