@@ -112,7 +112,7 @@ def campaigns(given: argparse.Namespace) -> int:
                 tokenizer=tokenizer_of(folder / "data"),
                 temporary=folder / "temporary",
             )
-            done.append({**Campaign(plan, data, hub, places).run(), "commit": commit()})
+            done.append({**Campaign(plan, data, hub, places).run(), "code": code()})
             tell(done, given)
             shutil.rmtree(places.cache, ignore_errors=True)
             if not done[-1]["problems"]:
@@ -147,11 +147,15 @@ def write(done: list[dict[str, Any]], given: argparse.Namespace) -> None:
         given.summary.write_text(summary(done))
 
 
-def commit() -> str:
-    """Of the code that runs."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+def code() -> str:
+    """The hash of the package that runs, as `git rev-parse HEAD:headrace` gives it: the same after a rebase."""
+
+    def git(*command: str) -> str:
+        root = Path(__file__).parents[2]
+        return subprocess.run(["git", "-C", root, *command], capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = "-changed" if git("status", "--porcelain", "headrace") else ""
+    return f"{git('rev-parse', '--short=12', 'HEAD:headrace') or 'unknown'}{changed}"
 
 
 if __name__ == "__main__":

@@ -52,13 +52,14 @@ def totals(done: list[dict[str, Any]]) -> dict[str, Any]:
 def summary(done: list[dict[str, Any]]) -> str:
     """A page for people."""
     all_of = totals(done)
-    seeds = dict.fromkeys(f"seed {one['plan']['seed']} on commit {one.get('commit', 'unknown')}" for one in done)
+    seeds = ", ".join(dict.fromkeys(str(one["plan"]["seed"]) for one in done))
+    code = ", ".join(dict.fromkeys(one["code"] for one in done))
     lines = [
         "# Chaos: what was done to runs, and what came of it",
         "",
         INTRODUCTION,
         "",
-        f"From {', '.join(seeds)}.",
+        f"Seeds {seeds}, with the package whose hash (`git rev-parse HEAD:headrace`) begins with {code}.",
         "",
         "| measure | figure |",
         "|---|---|",

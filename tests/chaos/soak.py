@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chaos import commit
+from chaos import code
 from chaos_data import tokenizer_of
 from chaos_hub import HubProcess
 from chaos_recipes import Job
@@ -158,7 +158,7 @@ class Soak:
                 "pause": given.pause,
                 "slope": limits.slope,
                 "growth": limits.growth,
-                "commit": given.commit,
+                "code": given.code,
             },
             "jobs": [{"job": name, **self._done(name)} for name in self.names],
             "lines": [figures(one) for one in series],
@@ -187,8 +187,8 @@ def main() -> int:
     else:
         folder.mkdir(parents=True)
         plain = {name: value for name, value in vars(given).items() if not isinstance(value, Path)}
-        kept.write_text(json.dumps({**plain, "commit": commit()}))
-        given.commit = commit()
+        kept.write_text(json.dumps({**plain, "code": code()}))
+        given.code = code()
         soak = Soak(given, folder.resolve())
         print(f"soak: {', '.join(soak.names)} for {given.minutes:g} minutes in {folder}", flush=True)
         soak.run()

@@ -166,7 +166,8 @@ def page(report: dict[str, Any]) -> str:
         "",
         INTRODUCTION,
         "",
-        f"{run['minutes']:g} minutes on commit {run['commit']}, a sample every {run['every']:g} s, a pause of "
+        f"{run['minutes']:g} minutes with the package whose hash (`git rev-parse HEAD:headrace`) begins with "
+        f"{run['code']}, a sample every {run['every']:g} s, a pause of "
         f"{run['pause']:g} s after each step. Limits: {run['slope']:g} MB a minute, and {run['growth']:g} MB in all, "
         f"for {' and '.join(name.upper() for name in JUDGED)} of each line.",
         "",

@@ -113,7 +113,7 @@ def test_pages_that_are_no_longer_shared_are_not_a_problem() -> None:
 
 def test_a_page_has_a_row_for_each_line_and_names_every_problem() -> None:
     series = line(lambda n: 300 + 0.6 * n)
-    run = {"minutes": 100, "commit": "abc", "every": 60, "pause": 0.1, "slope": 0.5, "growth": 64}
+    run = {"minutes": 100, "code": "abc", "every": 60, "pause": 0.1, "slope": 0.5, "growth": 64}
     report: dict[str, Any] = {
         "run": run,
         "jobs": [{"job": "job", "steps": 1000, "epochs": 3}],
