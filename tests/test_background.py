@@ -13,9 +13,12 @@ import pytest
 from serving import is_alive, kill_all, loader_of, on_this_machine, seen, workers, write_rows
 
 TRAINER = """
-import os, sys, time
+import multiprocessing, os, sys, time
 sys.path.insert(0, {tests!r})
-from serving import loader_of, workers
+from serving import loader_of
+
+def workers():
+    return sorted(process.pid for process in multiprocessing.active_children())  # a server of forks may be their parent
 
 if __name__ == "__main__":
     with loader_of("rows", {pattern!r}, num_workers=2, start_method={method!r}) as loader:
@@ -49,7 +52,7 @@ class Background:
         kill_all(self.workers)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_signals_that_are_ignored_disturb_neither_trainer_nor_workers(tmp_path: Path, method: str) -> None:
     trainer = Background(tmp_path, method)
     try:
@@ -66,7 +69,7 @@ def test_signals_that_are_ignored_disturb_neither_trainer_nor_workers(tmp_path: 
         trainer.end()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_a_trainer_that_is_killed(tmp_path: Path, method: str, how: signal.Signals) -> None:
     trainer = Background(tmp_path, method)
