@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from streaming import Memory, World, code_row, named, speech_row, vision_row, write_table
 from torch.utils.data import DataLoader
 
@@ -342,6 +343,18 @@ def test_a_processor_that_fails_is_no_bad_row(world: World) -> None:
 
     dataset = world.make(["vision"], image_processor=broken, faults=Faults(policy="skip"))
     with pytest.raises(RuntimeError, match="no such layer") as caught:
+        list(dataset)
+    assert "vision.parquet:0" in told(caught.value)
+
+
+def test_a_processor_that_divides_by_nothing_is_no_bad_row(world: World) -> None:
+    class Divides:
+        def __call__(self, image: Any, return_tensors: str, size: dict[str, int]) -> Any:
+            values = torch.zeros(1, 3, size["height"], size["width"])
+            return {"pixel_values": values / 0}
+
+    dataset = world.make(["vision"], image_processor=Divides(), faults=Faults(policy="skip"))
+    with pytest.raises(SpecError, match=r"image processor made values that are not numbers .*image_std") as caught:
         list(dataset)
     assert "vision.parquet:0" in told(caught.value)
 

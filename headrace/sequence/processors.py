@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import DataError
+from headrace.errors import DataError, SpecError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ def features(processor: Any, wave: NDArray[np.float32], sample_rate: int, most: 
             found = found.index_select(axis, mask.nonzero()[:, 0])
     found = found if framed is None else found.narrow(axis, 0, min(most, found.shape[axis]))
     found = _apart(found)
-    if found.is_floating_point() and not found.isfinite().all():
+    if not _is_finite(found):
         raise DataError(
             f"the voice processor made values that are not numbers (NaN or infinite) of a sound whose samples reach "
             f"{abs(wave).max():g}"
@@ -78,7 +78,17 @@ def pixels(processor: Any, image: Image, size: int) -> torch.Tensor:
     square = {"height": size, "width": size}
     made = processor(image, return_tensors="pt", size=square, **_colours_last(processor.__class__))
     found = made["pixel_values"] if isinstance(made, Mapping) else made.pixel_values
-    return _apart(torch.as_tensor(found[0]))
+    values = _apart(torch.as_tensor(found[0]))
+    if not _is_finite(values):
+        raise SpecError(
+            f"the image processor made values that are not numbers (NaN or infinite) of a picture of {image.width} x "
+            f"{image.height} pixels; look at its image_std, and at what it divides by"
+        )
+    return values
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    return not values.is_floating_point() or bool(values.isfinite().all())
 
 
 def _apart(part: torch.Tensor) -> torch.Tensor:
