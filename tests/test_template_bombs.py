@@ -142,6 +142,10 @@ MANY_TIMES = "{% for i in range(10**5) %}{% for j in range(10**5) %}{{ (BODY) an
 HASHES = " ".join(str(k * (2**61 - 1)) for k in range(1, 2001))
 """Numbers that all have the hash 0."""
 NUMBERS = "{% set l = '" + HASHES + "'.split() | map('int') | list %}"
+ALIKE = "{% set b = 'a' * 10**6 %}{% set c = 'a' * 10**5 ~ 'b' ~ 'a' * 10**5 %}"
+"""Two texts of which one is almost in the other, at each place."""
+TWO = "{% set a = 'x' * 10**7 %}{% set b = 'x' * 10**7 %}"
+LIGATURES = "{% set b = 'ﬃ' * 6 * 10**6 %}"
 SLOW = {
     "unique of one hash": NUMBERS + "{% for i in range(10**4) %}{{ l | unique | list | length }}{% endfor %}",
     "unique of one hash by attribute": NUMBERS
@@ -192,8 +196,55 @@ SLOW = {
     + MANY_TIMES.replace("BODY", "b.count(c)"),
     "lower": "{% set b = 'İ' * 10**7 %}" + MANY_TIMES.replace("BODY", "b.lower()"),
     "| tojson": "{% set l = range(10**5) | list %}" + MANY_TIMES.replace("BODY", "l | tojson"),
+    "a text in a range": "{% set l = range(10**5) %}" + MANY_TIMES.replace("BODY", "'a' in l"),
+    "a fraction in a range": "{% set l = range(10**5) %}" + MANY_TIMES.replace("BODY", "2.5 not in l"),
+    "a search from the end": ALIKE + "{{ b.rfind(c) }}",
+    "a split from the end": ALIKE + "{{ b.rsplit(c) | length }}",
+    "a part from the end": ALIKE + "{{ b.rpartition(c) | length }}",
+    "a search for almost all": ALIKE + MANY_TIMES.replace("BODY", "b[: c | length + 2000].count(c)"),
+    "searches in short texts": "{% set b = 'a' * 2499 %}{% set c = 'a' * 600 ~ 'b' ~ 'a' * 600 %}"
+    + MANY_TIMES.replace("BODY", "c in b or b.find(c) or c is in b"),
+    "many ends": "{% set b = 'a' * 10**6 %}{% set c = 'b' * 10**6 ~ 'a' %}{{ b.strip(c) }}{{ b | trim(c) }}",
+    "long keys": TWO + "{% set d = {a: 1} %}" + MANY_TIMES.replace("BODY", "d[b] and d[b] and d[b]"),
+    "long keys by get": TWO + "{% set d = {a: 1} %}" + MANY_TIMES.replace("BODY", "d.get(b)"),
+    "long keys of a new dict": TWO + MANY_TIMES.replace("BODY", "{a: 1, b: 2}"),
+    "a namespace of many": "{% set d = dict.fromkeys(range(10**5) | map('string')) %}"
+    + MANY_TIMES.replace("BODY", "namespace(d)"),
+    "| safe": BIG + MANY_TIMES.replace("BODY", "big | safe"),
 }
 """Templates that take long within few steps, or few bytes."""
+
+WIDE = {
+    "| urlencode": "{% set b = '😀' * 4 * 10**6 %}{{ b | urlencode | length }}",
+    "| urlencode of ASCII": "{% set b = '<' * 5 * 10**6 %}{{ b | urlencode | length }}",
+    "upper": LIGATURES + "{{ b.upper() | length }}",
+    "casefold": LIGATURES + "{{ b.casefold() | length }}",
+    "capitalize": LIGATURES + "{{ b.capitalize() | length }}",
+    "swapcase": LIGATURES + "{{ b.swapcase() | length }}",
+    "title": LIGATURES + "{{ b.title() | length }}",
+    "| upper": LIGATURES + "{{ b | upper | length }}",
+    "| capitalize": LIGATURES + "{{ b | capitalize | length }}",
+    "| wordcount": "{% set b = 'ﬃ ' * 2 * 10**6 %}{{ b | wordcount }}",
+    "| e": "{% set b = '\"' * 10**7 ~ '😀' %}{{ b | e | length }}",
+    "a product": "{{ ('😀' * 4 * 10**7) | length }}",
+    "center": "{{ 'x'.center(4 * 10**7, '😀') | length }}",
+    "| center": "{{ '😀' | center(4 * 10**7) | length }}",
+    "| indent": "{{ '😀\n\n' | indent(4 * 10**7, blank=true) | length }}",
+    "expandtabs": "{{ '\t😀'.expandtabs(4 * 10**7) | length }}",
+    "replace": "{% set b = 'x' * 10**7 %}{{ (b ~ b ~ b).replace('y', '') | length }}{{ (b ~ b).replace('x', 'x😀') }}",
+    "~ with one emoji": BIG + "{{ (big ~ big ~ big ~ big ~ '😀') | length }}",
+    "+ with one emoji": BIG + "{{ (big + big + big + big + '😀') | length }}",
+    "| join with one emoji": BIG + "{{ [big, big, big, big, '😀'] | join | length }}",
+    "% with one emoji": BIG + "{{ ('%s%s%s😀' % (big, big, big)) | length }}",
+    "format with one emoji": BIG + "{{ '{}{}{}{}😀'.format(big, big, big, big) | length }}",
+    "output with one emoji": BIG + "{% set a %}{{ big }}{{ big }}{{ big }}{{ big }}😀{{ '😀' }}{% endset %}",
+    "| tojson of controls": "{% set b = '\0' * 10**7 %}{{ [b, b, '😀'] | tojson | length }}".replace("\0", "\x01"),
+    "a list of controls": "{% set b = '\x01' * 10**7 %}{{ [b, b, '😀'] ~ '' }}",
+    "| safe": BIG
+    + "{% set ns = namespace(l=[]) %}{% for i in range(40) %}{% set ns.l = ns.l + [big | safe] %}{% endfor %}",
+    "a marked text": "{% set b = '\"' * 2 * 10**7 %}{{ (('<' | e) + b) | length }}",
+}
+"""Templates whose texts take more bytes than they have characters, or grow while they are made."""
 
 SETS = "".join(f"{{% set a{i} = 1 %}}" for i in range(990))
 COMPILED = {
@@ -343,6 +394,14 @@ def test_templates_that_fill_the_memory_are_stopped_within_twice_their_budget() 
     assert found.keys() == LARGE.keys()
     assert {name: said for name, (kind, said) in found.items() if kind != "TooMuchOfIt"} == {}
     assert "for one sample; correct the template" in found["a product"][1]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", WIDE)
+def test_texts_count_by_their_bytes_before_they_are_made(name: str) -> None:
+    (found,) = played({name: WIDE[name]}, steps=1 << 24).values()
+    assert found[0] == "TooMuchOfIt", found
+    assert "bytes of values" in found[1]
 
 
 @pytest.mark.alone

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -54,11 +55,12 @@ class Hub(BaseHTTPRequestHandler):
         if self.is_silent.is_set():
             self.over.wait(60)
             return
-        api = self.path.startswith("/api/models/")
-        model = next((name for name in self.files if f"/org/{name}" in self.path), "fast")
+        path = urlsplit(self.path).path  # of a proxy it is an address
+        api = path.startswith("/api/models/")
+        model = next((name for name in self.files if f"/org/{name}" in path), "fast")
         files = self.files[model]
-        name = self.path.partition("/resolve/")[2].partition("/")[2]
-        if api and "/tree/" in self.path:
+        name = path.partition("/resolve/")[2].partition("/")[2]
+        if api and "/tree/" in path:
             listed = [
                 {"type": "file", "path": name, "size": len(body), "oid": "0" * 40} for name, body in files.items()
             ]
@@ -129,7 +131,8 @@ else:
 
 
 def opened(host: str, port: int, tmp_path: Path, *args: str, **env: str) -> str:
-    env |= {"HF_ENDPOINT": f"http://{host}:{port}", "no_proxy": host, "NO_PROXY": host, "HF_TOKEN": "hf_local"}
+    env = {"no_proxy": host, "NO_PROXY": host, **env}
+    env |= {"HF_ENDPOINT": f"http://{host}:{port}", "HF_TOKEN": "hf_local"}
     env |= {"HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin", "HEADRACE_RETRY_SECONDS": "2"}
     done = subprocess.run([sys.executable, "-c", OPEN, *args], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -154,6 +157,18 @@ def test_no_request_for_a_tokenizer_carries_it_over_plain_http(
         asked.clear()
         assert opened(ELSEWHERE, port, tmp_path / "there", way, name, HF_HUB_OFFLINE="1") == there
         assert asked == []
+
+
+@pytest.mark.parametrize("name", ["org/fast", "org/bare"])
+def test_no_request_for_a_tokenizer_carries_it_to_a_proxy(
+    tmp_path: Path, hub: tuple[int, list[tuple[str, str | None]]], name: str
+) -> None:
+    """Clients of others ask a proxy also for an endpoint on this machine. The server here is the proxy."""
+    port, asked = hub
+    proxy = {"http_proxy": f"http://127.0.0.1:{port}", "no_proxy": "", "NO_PROXY": ""}
+    opened("127.0.0.1", 9, tmp_path, "template", name, **proxy)
+    assert [path for path, _ in asked if path.startswith("http://127.0.0.1:9/")]
+    assert [path for path, token in asked if token is not None] == []
 
 
 def test_what_the_cache_happens_to_have_is_not_taken_where_the_hub_is_away(

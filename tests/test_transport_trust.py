@@ -122,6 +122,37 @@ class TestRedirects:
         assert not can("http://mirror.example")
         assert not can("http://localhost.example")
 
+    @pytest.mark.parametrize(
+        ("endpoint", "env", "may"),
+        [
+            ("http://127.0.0.1:5", {}, True),
+            ("http://127.0.0.1:5", {"http_proxy": "http://proxy.example"}, False),
+            ("http://127.0.0.1:5", {"HTTP_PROXY": "http://proxy.example"}, False),
+            ("http://127.0.0.1:5", {"all_proxy": "http://proxy.example"}, False),
+            ("http://127.0.0.1:5", {"http_proxy": "http://127.0.0.1:6"}, False),
+            ("http://127.0.0.1:5", {"https_proxy": "http://proxy.example"}, True),
+            ("http://127.0.0.1:5", {"http_proxy": "http://proxy.example", "no_proxy": "x, 127.0.0.1"}, True),
+            ("http://127.0.0.1:5", {"http_proxy": "http://proxy.example", "no_proxy": "localhost"}, False),
+            ("http://localhost", {"http_proxy": "http://proxy.example", "no_proxy": "localhost"}, True),
+            ("http://localhost", {"http_proxy": "http://proxy.example", "no_proxy": ".localhost"}, False),
+            ("http://localhost", {"http_proxy": "http://proxy.example", "no_proxy": "*"}, True),
+            ("http://mirror.example", {"http_proxy": "http://proxy.example", "no_proxy": "*"}, False),
+            ("https://huggingface.co", {"https_proxy": "http://proxy.example", "all_proxy": "http://x"}, True),
+        ],
+    )
+    def test_clients_of_others_get_it_where_no_proxy_sees_it(
+        self, monkeypatch: pytest.MonkeyPatch, endpoint: str, env: dict[str, str], may: bool
+    ) -> None:
+        from huggingface_hub import constants
+
+        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.upper(), raising=False)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        assert transport.client_token() is (None if may else False)
+
     def test_an_endpoint_with_a_secret_in_it_is_refused(self) -> None:
         for endpoint in ["https://me:pw@hub.example", "https://hub.example/?token=pw", "ftp://x", "hub.example"]:
             with pytest.raises(SpecError) as caught:

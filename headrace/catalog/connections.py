@@ -235,3 +235,14 @@ def _proxy(url: str) -> str | None:
             f"proxy {plain_url(proxy)!r}: only http and https proxies can be used; see HTTPS_PROXY, NO_PROXY"
         )
     return proxy
+
+
+def may_use_proxy(url: str) -> bool:
+    """Whether another client (requests, httpx) may ask a proxy for this address. They agree on few forms of NO_PROXY,
+    so that only `*` and the host itself count."""
+    parts = split_url(url)
+    proxies = getproxies()
+    if not (proxies.get(parts.scheme) or proxies.get("all")):
+        return False
+    excepted = [name.strip().lower() for name in proxies.get("no", "").split(",")]
+    return excepted != ["*"] and parts.hostname not in excepted

@@ -23,7 +23,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from headrace import run
-from headrace.catalog.connections import covered_by, is_loopback, is_untrusted, manager_for, split_url
+from headrace.catalog.connections import covered_by, is_loopback, is_untrusted, manager_for, may_use_proxy, split_url
 from headrace.catalog.patience import SPARE, Patience
 from headrace.catalog.refusals import refusal
 from headrace.catalog.retry import HEALS, Hold, asked_wait
@@ -319,10 +319,15 @@ def _may_carry_token(endpoint: str) -> bool:
 
 
 def client_token() -> bool | None:
-    """What the Hub's own client is told of the user's token: None, to use it, or False, where it must not travel."""
+    """What the Hub's own client is told of the user's token: None, to use it, or False, where it must not travel.
+
+    Unlike ours, it may ask a proxy also for this machine, which then reads what is sent over plain http.
+    """
     from huggingface_hub import constants
 
-    return None if _may_carry_token(constants.ENDPOINT) else False
+    endpoint = constants.ENDPOINT
+    safe = split_url(endpoint).scheme == "https" or not may_use_proxy(endpoint)
+    return None if safe and _may_carry_token(endpoint) else False
 
 
 def _no_answer(url: str, error: BaseException, patience: Patience) -> Exception:

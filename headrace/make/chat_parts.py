@@ -15,7 +15,7 @@ from jinja2.runtime import LoopContext, Macro, Undefined
 from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import _PassArg, pass_context
 
-from headrace.make.chat_budget import BITS, Counted, TooMuch, weigh
+from headrace.make.chat_budget import BITS, SPELLED, Counted, TooMuch, size_of, weigh, width_of
 
 _DIGITS = 100
 _CALL = 32
@@ -24,6 +24,8 @@ _PER_FIELD = 128
 """Steps of each field that `format` fills in."""
 _PIECE = 64
 """Bytes of a short text in a list."""
+_WORD = 96
+"""Bytes for each character of a text that is taken apart into words, and each of those made anew."""
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?")
 
@@ -60,7 +62,7 @@ def operate(context: Counted, sign: str, left: Any, right: Any) -> Any:
         return made
     for count, thing in ((left, right), (right, left)):
         if isinstance(count, int) and hasattr(thing, "__len__") and not isinstance(thing, Undefined):
-            context.take(max(count, 0) * len(thing) * (1 if isinstance(thing, str) else 16))
+            context.take(max(count, 0) * (size_of(thing) if isinstance(thing, str) else 16 * len(thing)))
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > BITS:
         raise TooMuch(f"makes a number of more than {BITS:,} bits")
     return left * right
@@ -76,10 +78,14 @@ def _foresee_format(context: Counted, form: str, values: Any) -> None:
     size = weigh(values, context.budget.room)
     context.tick(len(form))
     context.take(len(form) + size)
+    total = size_of(form)
     for width, precision in _FIELD.findall(form):
         if "*" in (width, precision):
             raise TooMuch("takes the width of a field from a value, which is not done here")
-        context.take(size + _number(width) + _number(precision))
+        field = size + _number(width) + _number(precision)
+        context.take(field)
+        total += field
+    context.hold(SPELLED * total)
 
 
 def _number(digits: str) -> int:
@@ -95,6 +101,39 @@ def _whole(context: Counted, *values: Any, **named: Any) -> None:
     """What comes out is about as large as what goes in, all of which is read."""
     for value in (*values, *named.values()):
         context.used(value)
+
+
+def _cased(context: Counted, value: Any) -> None:
+    """Python gives room to three characters for each that is not ASCII, and then makes the result of them."""
+    text = context.spelled(value)
+    context.hold((1 if text.isascii() else 24) * len(text))
+
+
+def _spelled(context: Counted, value: Any) -> None:
+    context.spelled(value)
+
+
+def _searched(context: Counted, text: Any, *rest: Any, **named: Any) -> None:
+    _whole(context, text, *rest, **named)
+    for one in rest:
+        context.compared(text, one)
+
+
+def _searched_backward(context: Counted, text: Any, *rest: Any, **named: Any) -> None:
+    _whole(context, text, *rest, **named)
+    for one in rest:
+        context.compared(text, one, backward=True)
+
+
+def _sought(context: Counted, value: Any, seq: Any) -> None:
+    _searched(context, seq, value)
+
+
+def _foresee_strip(context: Counted, value: Any, chars: Any = None) -> None:
+    """Each character may be looked for among those that go."""
+    text = context.spelled(value)
+    context.used(chars)
+    context.tick(_len(text) * (len(chars) if isinstance(chars, str) else 0) >> 6)
 
 
 def _top(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
@@ -131,12 +170,14 @@ def _foresee_unique(context: Counted, value: Any, case_sensitive: Any = False, a
     context.hashed(value if attribute is None else map(make_attrgetter(context.environment, attribute), value))
 
 
-def _foresee_slow(per_character: int) -> Forecast:
+def _foresee_slow(per_character: int, size: int = 1) -> Forecast:
     """Each character of a text is looked at in Python, or by a regular expression."""
 
     def foresee(context: Counted, value: Any, *rest: Any, **named: Any) -> None:
         _whole(context, value, *rest, **named)
-        context.tick(per_character * _len(str(value)))
+        length = _len(str(value))
+        context.tick(per_character * length)
+        context.hold(size * length)
 
     return foresee
 
@@ -160,26 +201,40 @@ def _foresee_characters(context: Counted, value: Any) -> None:
 def _foresee_join(context: Counted, value: Any, d: Any = "", attribute: Any = None) -> None:
     count = _len(value)
     context.tick(_CALL * count * _parts(attribute) if attribute is not None else count)
-    context.take(weigh(value, context.budget.room) + count * weigh(d, context.budget.room))
+    size = weigh(value, context.budget.room) + count * weigh(d, context.budget.room)
+    context.take(size)
+    is_of_texts = attribute is None and isinstance(value, list | tuple) and all(type(item) is str for item in value)
+    context.hold((4 if is_of_texts and type(d) is str else SPELLED) * size)
 
 
 def _foresee_replace(context: Counted, s: Any, old: Any, new: Any, count: Any = None) -> None:
-    text, old, new = str(context.used(s)), str(context.used(old)), str(context.used(new))
-    context.take(len(text) + text.count(old) * len(new))
+    text, old, new = context.spelled(s), context.spelled(old), context.spelled(new)
+    context.compared(text, old)
+    made = (len(text) + text.count(old) * len(new)) * _widest(text, new)
+    context.take(made)
+    if type(s) is not str:  # a marked text escapes the new one
+        context.hold(6 * made)
+
+
+def _widest(*texts: Any) -> int:
+    return max((width_of(text) for text in texts if isinstance(text, str)), default=1)
 
 
 def _foresee_indent(context: Counted, s: Any, width: Any = 4, first: bool = False, blank: bool = False) -> None:
-    lines = 2 + sum(map(str(context.used(s)).count, _LINE_ENDS))
-    context.take(lines * (_PIECE + (len(width) if isinstance(width, str) else int(width))))
+    text = context.spelled(s)
+    lines = 2 + sum(map(text.count, _LINE_ENDS))
+    context.take(lines * (_PIECE + (len(width) if isinstance(width, str) else int(width)) * _widest(text, width)))
+    context.hold(4 * size_of(text))
 
 
 def _foresee_center(context: Counted, value: Any, width: Any = 80) -> None:
-    context.used(value)
-    context.take(abs(int(width)))
+    text = context.spelled(value)
+    context.take(abs(int(width)) * width_of(text))
 
 
 def _foresee_truncate(context: Counted, s: Any, length: Any = 255, *more: Any, **named: Any) -> None:
     _whole(context, s, *more, **named)
+    context.hold(4 * _len(s))
 
 
 def _foresee_parts(context: Counted, value: Any, count: Any, fill_with: Any = None) -> None:
@@ -208,6 +263,7 @@ def _foresee_json(
 ) -> None:
     size = weigh(x, context.budget.room)
     context.take(size * (6 if ensure_ascii else 1))
+    context.hold(SPELLED * size)
     space = len(indent) if isinstance(indent, str) else int(indent or 0)
     if space > _DIGITS:
         raise TooMuch(f"indents JSON by more than {_DIGITS} characters")
@@ -240,18 +296,33 @@ def _times(factor: int) -> Forecast:
     return foresee
 
 
+def _foresee_striptags(context: Counted, value: Any) -> None:
+    """Some versions of MarkupSafe copy all of the text for each tag in it."""
+    text = context.spelled(value)
+    context.tick(min(text.count("<"), text.count(">")) * len(text) >> 8)
+    context.hold(_WORD * len(text))
+    _times(6)(context, text)
+
+
 _FILTERS: dict[str, Forecast] = {
-    **dict.fromkeys(("d", "default", "length", "count", "first", "safe", "attr", "abs"), _none),
+    **dict.fromkeys(("d", "default", "length", "count", "first", "abs"), _none),
+    "safe": _spelled,
+    "attr": _whole,
     **dict.fromkeys(("last", "reverse", "items", "random"), _top),
     **dict.fromkeys(("map", "select", "reject", "selectattr", "rejectattr"), _each),
-    **dict.fromkeys(("capitalize", "lower", "upper", "trim", "string", "filesizeformat"), _whole),
+    **dict.fromkeys(("capitalize", "lower", "upper"), _cased),
+    "trim": _foresee_strip,
+    "string": _spelled,
+    "filesizeformat": _whole,
     **dict.fromkeys(("sort", "min", "max", "groupby", "dictsort"), _foresee_sort),
     "unique": _foresee_unique,
-    "title": _foresee_slow(8),
-    **dict.fromkeys(("wordcount", "float"), _foresee_slow(2)),
+    "title": _foresee_slow(8, _WORD),
+    "wordcount": _foresee_slow(2, _WORD),
+    "float": _foresee_slow(2),
     "int": _foresee_int,
-    **dict.fromkeys(("e", "escape", "forceescape", "striptags"), _times(6)),
-    "urlencode": _times(12),
+    **dict.fromkeys(("e", "escape", "forceescape"), _times(6)),
+    "striptags": _foresee_striptags,
+    "urlencode": _times(24),  # of each byte in UTF-8 it makes an item of a list, and up to three characters
     "list": _foresee_characters,
     "join": _foresee_join,
     "replace": _foresee_replace,
@@ -267,7 +338,7 @@ _FILTERS: dict[str, Forecast] = {
 }
 """Others (pprint, urlize, wordwrap, xmlattr) are not known here, and no chat template has a use for them."""
 
-_READING_TESTS = ("in", "eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=", "gt", ">", "greaterthan")
+_READING_TESTS = ("eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=", "gt", ">", "greaterthan")
 _MORE_READING_TESTS = ("ge", ">=", "upper", "lower")
 
 
@@ -276,8 +347,8 @@ def bounded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 
 
 def bounded_tests(tests: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    reading = {*_READING_TESTS, *_MORE_READING_TESTS}
-    return {name: _bounded(test, _whole) if name in reading else test for name, test in tests.items()}
+    reading = {**dict.fromkeys((*_READING_TESTS, *_MORE_READING_TESTS), _whole), "in": _sought}
+    return {name: _bounded(test, reading[name]) if name in reading else test for name, test in tests.items()}
 
 
 def _bounded(function: Callable[..., Any], foresee: Forecast) -> Callable[..., Any]:
@@ -299,14 +370,20 @@ def _bounded(function: Callable[..., Any], foresee: Forecast) -> Callable[..., A
 
 
 def _foresee_width(context: Counted, text: str, width: Any, *fill: Any) -> None:
-    context.take(len(text) + abs(int(width)))
+    context.take((len(text) + abs(int(width))) * _widest(text, *fill))
 
 
 def _foresee_tabs(context: Counted, text: str, tabsize: Any = 8) -> None:
-    context.take(len(text) + text.count("\t") * abs(int(tabsize)))
+    context.take((len(text) + text.count("\t") * abs(int(tabsize))) * width_of(text))
+
+
+def _foresee_rsplit(context: Counted, text: str, sep: Any = None, maxsplit: Any = -1) -> None:
+    context.compared(text, sep, backward=True)
+    _foresee_split(context, text, sep, maxsplit)
 
 
 def _foresee_split(context: Counted, text: str, sep: Any = None, maxsplit: Any = -1) -> None:
+    context.compared(text, sep)
     count = text.count(sep) if isinstance(sep, str) and sep else len(text) // 2
     context.take(len(text) + _PIECE * (1 + (min(count, maxsplit) if maxsplit >= 0 else count)))
 
@@ -316,6 +393,10 @@ def _foresee_lines(context: Counted, text: str, keepends: Any = False) -> None:
     context.take(len(text))
 
 
+def _foresee_get(context: Counted, mapping: Any, key: Any, default: Any = None) -> None:
+    context.key(key)
+
+
 def _foresee_joined(context: Counted, text: str, parts: Any) -> None:
     _foresee_join(context, parts, text)
 
@@ -323,12 +404,7 @@ def _foresee_joined(context: Counted, text: str, parts: Any) -> None:
 _METHODS: dict[str, Forecast] = {
     **dict.fromkeys(
         [
-            "capitalize",
-            "casefold",
-            "count",
             "endswith",
-            "find",
-            "index",
             "isalnum",
             "isalpha",
             "isascii",
@@ -341,20 +417,9 @@ _METHODS: dict[str, Forecast] = {
             "isspace",
             "istitle",
             "isupper",
-            "lower",
-            "lstrip",
-            "partition",
             "removeprefix",
             "removesuffix",
-            "rfind",
-            "rindex",
-            "rpartition",
-            "rstrip",
             "startswith",
-            "strip",
-            "swapcase",
-            "title",
-            "upper",
         ],
         _whole,
     ),
@@ -363,11 +428,15 @@ _METHODS: dict[str, Forecast] = {
     "replace": _foresee_replace,
     "join": _foresee_joined,
     "split": _foresee_split,
-    "rsplit": _foresee_split,
+    "rsplit": _foresee_rsplit,
+    **dict.fromkeys(("count", "find", "index", "partition"), _searched),
+    **dict.fromkeys(("rfind", "rindex", "rpartition"), _searched_backward),
+    **dict.fromkeys(("capitalize", "casefold", "lower", "swapcase", "title", "upper"), _cased),
+    **dict.fromkeys(("lstrip", "rstrip", "strip"), _foresee_strip),
     "splitlines": _foresee_lines,
 }
 _ALLOWED: dict[type, dict[str, Forecast]] = {
-    dict: {**dict.fromkeys(("items", "keys", "values", "copy"), _none), "get": _none},
+    dict: {**dict.fromkeys(("items", "keys", "values", "copy"), _none), "get": _foresee_get},
     list: {"copy": _top, "index": _whole, "count": _whole},
     tuple: {"index": _whole, "count": _whole},
 }
@@ -389,6 +458,9 @@ def call_method(context: Counted, method: Any, args: tuple[Any, ...], kwargs: di
     if type(owner) is dict and name == "get" and args and not isinstance(args[0], str | int | float | None):
         raise SecurityError("a chat template looks up names and numbers only")
     context.tick(_CALL)
+    if isinstance(owner, str) and type(owner) is not str:  # a marked text escapes others, and is made of what it makes
+        for value in (owner, *args, *kwargs.values()):
+            context.hold(6 * weigh(value, context.budget.room))
     known[name](context, owner, *args, **kwargs)
     return context.made(method(*args, **kwargs))
 
@@ -413,13 +485,22 @@ class Format:
 class _Formatter(SandboxedFormatter):
     def __init__(self, environment: SandboxedEnvironment, context: Counted) -> None:
         super().__init__(environment)
-        self._context = context
+        self._context, self._characters = context, 0
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
-        return super().convert_field(self._context.used(value), conversion)
+        if conversion is None:
+            return super().convert_field(self._context.used(value), conversion)
+        self._context.hold(SPELLED * weigh(value, self._context.budget.room))
+        return self._context.made(super().convert_field(self._context.used(value), conversion))
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         self._context.tick(_PER_FIELD)
         for digits in re.findall(r"\d+", format_spec):
             self._context.take(_number(digits))
-        return self._context.made(super().format_field(value, format_spec))
+            self._context.hold(4 * _number(digits))
+        if not isinstance(value, str | int | float):
+            value = self._context.spelled(value) if not format_spec else value
+        made = self._context.made(super().format_field(value, format_spec))
+        self._characters += len(made)
+        self._context.hold(4 * self._characters)
+        return made

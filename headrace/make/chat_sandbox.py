@@ -58,16 +58,15 @@ def write(template: str, variables: Mapping[str, Any], *, marks: bool) -> Writte
     compiled = _compiled(template)
     context = compiled.new_context({name: _plain(value) for name, value in variables.items()})
     assert isinstance(context, Counted)
-    found: Iterable[str] = compiled.root_render_func(context)
-    text = "".join(_counted(found, context) if marks else found)
-    if len(text) > LONGEST:
-        raise TooMuch(f"makes more than {LONGEST:,} characters of one sample")
+    text = "".join(_counted(compiled.root_render_func(context), context))
     return Written(text, context.said if marks else [])
 
 
 def _counted(pieces: Iterable[str], context: Counted) -> Iterator[str]:
     for piece in pieces:
         context.written += len(piece)
+        if context.written > LONGEST:
+            raise TooMuch(f"makes more than {LONGEST:,} characters of one sample")
         yield piece
 
 
@@ -145,8 +144,14 @@ class _Code(CodeGenerator):
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
         if isinstance(node.arg, nodes.Slice):
             self._within("made", super().visit_Getitem, node, frame)
-        else:
+        elif isinstance(node.arg, nodes.Const):
             super().visit_Getitem(node, frame)
+        else:
+            self.write("environment.getitem(")
+            self.visit(node.node, frame)
+            self.write(", ")
+            self._within("key", self.visit, node.arg, frame)
+            self.write(")")
 
     def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
         parts: list[nodes.Expr] = []
@@ -160,26 +165,34 @@ class _Code(CodeGenerator):
         self._of_all("joined", node.nodes, frame)
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        operands = [node.expr, *(operand.expr for operand in node.ops)]
+        signs = [operand.op for operand in node.ops]
+        if len(signs) == 1 and signs[0] in ("in", "notin") and not _is_small(operands[1]):
+            self.write("(not " if signs[0] == "notin" else "(")
+            self._of_two("sought", operands, frame)
+            self.write(")")
+            return
+        method = "chained" if {"in", "notin"}.intersection(signs) else "used"
+        easy = len(signs) == 1 and any(map(_is_small, operands))
         self.write("(")
-        if any(_is_small(one) for one in [node.expr, *(operand.expr for operand in node.ops)]) and len(node.ops) == 1:
-            ways = ("", "searched" if node.ops[0].op in ("in", "notin") else "")
-        else:
-            ways = ("used", "used")
-        self._maybe_within(ways[0], node.expr, frame)
-        for operand in node.ops:
-            self.write(f" {_SIGNS[operand.op]} ")
-            self._maybe_within(ways[1], operand.expr, frame)
+        for sign, one in zip(["", *(f" {_SIGNS[sign]} " for sign in signs)], operands, strict=True):
+            self.write(sign)
+            if easy or _is_small(one):
+                self.visit(one, frame)
+            else:
+                self._within(method, self.visit, one, frame)
         self.write(")")
-
-    def _maybe_within(self, method: str, node: nodes.Expr, frame: Frame) -> None:
-        if method and not _is_small(node):
-            self._within(method, self.visit, node, frame)
-        else:
-            self.visit(node, frame)
 
     def _within(self, method: str, visit: Any, node: nodes.Node, frame: Frame) -> None:
         self.write(f"context.{method}(")
         visit(node, frame)
+        self.write(")")
+
+    def _of_two(self, method: str, operands: list[nodes.Expr], frame: Frame) -> None:
+        self.write(f"context.{method}(")
+        self.visit(operands[0], frame)
+        self.write(", ")
+        self.visit(operands[1], frame)
         self.write(")")
 
     def _of_all(self, method: str, parts: Iterable[nodes.Expr], frame: Frame) -> None:
@@ -188,6 +201,10 @@ class _Code(CodeGenerator):
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+    def _output_const_repr(self, group: Iterable[Any]) -> str:
+        text = "".join(group)
+        return repr(text) if text.isascii() else f"context.constant({text!r})"
 
     def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo) -> None:
         self.write("context.shown(")
@@ -291,6 +308,9 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(__obj if owner is None else owner, _Dicts):
             for arg in args:
                 _check_keys(__context, arg, pairs=owner is None)
+        if __obj is _Namespace:  # which copies what it is given
+            for arg in args:
+                __context.used(arg)
         return __context.made(super().call(__context, __obj, *args, **kwargs))
 
 

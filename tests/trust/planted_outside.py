@@ -12,6 +12,12 @@ HOSTS, FLOODS = "tests/test_reply_hosts.py", "tests/test_reply_floods.py"
 
 DENSE = "tests/test_lines_bombs.py::test_dense_lines_count_as_what_they_became_where_memory_is_short"
 
+BUDGET = "headrace/make/chat_budget.py"
+SLOW_TEMPLATES = (
+    "tests/test_template_bombs.py::test_templates_that_are_slow_are_stopped_by_counting_before_their_time_is_up"
+)
+WIDE_TEXTS = "tests/test_template_bombs.py::test_texts_count_by_their_bytes_before_they_are_made"
+
 MISSING = "tests/test_format_media_missing.py"
 ROOM, MEMORY = "tests/test_memory_room.py", "headrace/fetch/memory.py"
 
@@ -369,5 +375,35 @@ BUGS = (
             ),
         ),
         ("tests/test_streaming_limits.py::test_a_processor_that_divides_by_nothing_is_no_bad_row",),
+    ),
+    Bug(
+        "texts looked for in a range",
+        "only whole numbers are found without a look at each item",
+        (Edit(BUDGET, "(type(where) is range and type(wanted) in _AT_ONCE)", "type(where) is range"),),
+        (SLOW_TEMPLATES,),
+    ),
+    Bug(
+        "searches from the end of a text",
+        "Python begins no other way there, however often it fails",
+        (Edit(BUDGET, "    if not backward and (", "    if ("),),
+        (SLOW_TEMPLATES,),
+    ),
+    Bug(
+        "characters counted for bytes",
+        "an emoji takes four",
+        (Edit(BUDGET, "min(4, (getsizeof(text) - _HEAD) // (len(text) + 1))", "1"),),
+        (f"{WIDE_TEXTS}[a product]",),
+    ),
+    Bug(
+        "upper case counted when it is made",
+        "it takes 12 bytes for each character meanwhile",
+        (Edit("headrace/make/chat_parts.py", "(1 if text.isascii() else 24)", "1"),),
+        (f"{WIDE_TEXTS}[upper]",),
+    ),
+    Bug(
+        "token for a proxy",
+        "clients of others ask one also for this machine",
+        (Edit(TRANSPORT, "return None if safe and _may", "return None if _may"),),
+        ("tests/test_tokenizer_token.py::test_no_request_for_a_tokenizer_carries_it_to_a_proxy",),
     ),
 )
