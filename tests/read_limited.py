@@ -3,7 +3,7 @@
     python tests/read_limited.py SPEC CACHE WAY
 
 The process may have no more address space than a machine would survive. Printed are the growth of its largest resident
-size since before the first row, in bytes, the rows it got, and the error it ended in.
+size since before the first row, in bytes, the rows it got, how long they took, and the error it ended in.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,10 @@ def read(spec: str, cache: str, way: str) -> Iterator[Any]:
         yield from robot_frames(spec, cache, way)
         return
     if way.startswith("loader"):
-        shuffle = way != "loader in order"
-        with headrace.load(spec, batch_size=BATCH, num_workers=0, shuffle=shuffle, cache_dir=cache) as loader:
+        shuffle = not way.endswith("in order")
+        faults = headrace.Faults(policy="skip", budget=1) if "skips" in way else None
+        pace: dict[str, Any] = {"batch_size": BATCH, "num_workers": 0}
+        with headrace.load(spec, shuffle=shuffle, faults=faults, cache_dir=cache, **pace) as loader:
             yield from loader
         return
     with headrace.rows(spec, shuffle=way == "shuffled", cache_dir=cache) as stage:
@@ -85,14 +88,15 @@ def main(spec: str, cache: str, way: str) -> None:
     for _ in read(warm, cache, way):
         pass
     forget()
-    before, rows, error = resident(), 0, ""
+    before, began, rows, error = resident(), time.monotonic(), 0, ""
     try:
         for _ in read(spec, cache, way):
             rows += 1
     except HeadraceError as found:
         kind = DataError if isinstance(found, DataError) else type(found)
         error = f"{kind.__name__}: {found}"
-    print(json.dumps({"bytes": resident() - before, "rows": rows, "error": error}))
+    seconds = time.monotonic() - began
+    print(json.dumps({"bytes": resident() - before, "rows": rows, "seconds": seconds, "error": error}))
 
 
 if __name__ == "__main__":

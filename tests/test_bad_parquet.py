@@ -221,7 +221,11 @@ VALUES: dict[str, tuple[Callable[[], Any], int, str]] = {
     ),
     "a time after the last year": (lambda: pa.array([0, 2**60], pa.timestamp("us")), 1, "out of range"),
     "a day after the last year": (lambda: pa.array([0, 2**30], pa.date32()), 1, "magnitude"),
-    "a time zone of Mars": (lambda: pa.array([0], pa.timestamp("us", "Mars/Olympus")), 0, "(zoneinfo|time zone)"),
+    "a time zone of Mars": (
+        lambda: pa.array([None, None, None, 0], pa.timestamp("us", "Mars/Olympus")),
+        3,
+        "(zoneinfo|time zone)",
+    ),
 }
 
 

@@ -115,6 +115,12 @@ def test_a_few_rows_of_a_chunk_are_those_that_come_when_many_are_asked_for() -> 
         for count in range(1, min(FEW, 8 - first) + 1):
             few: Any = part.part(first, count)
             assert few == {name: values[first : first + count] for name, values in whole.items()}
+    part = opened()
+    for _ in range(2):
+        for turns in ([6, 1, 1], [0], range(8)):
+            single: Any = part.picked(turns)
+            assert single == {name: [values[turn] for turn in turns] for name, values in whole.items()}
+        part.part(0, 8)  # which puts all of it into order
 
 
 def test_any_sort_gives_a_permutation_because_no_words_are_equal() -> None:

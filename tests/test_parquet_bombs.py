@@ -21,7 +21,10 @@ from headrace import rows
 from headrace.catalog.footer import Leaf
 from headrace.errors import DataError
 from headrace.fetch import memory
+from headrace.fetch.block import pick
+from headrace.fetch.chunk import OpenChunk
 from headrace.fetch.memory import MemoryBudget, MemoryUse
+from headrace.fetch.plan import Chunk
 from headrace.fetch.values import to_python
 from headrace.fetch.weight import Form
 from headrace.testing import LocalHub, write_robot_dataset
@@ -50,6 +53,13 @@ def again(count: int, *others: str) -> Any:
 def repeated(kind: Any) -> Any:
     """The same without a dictionary, in a hundred rows."""
     return pa.array([LARGE], kind).take(pa.array([0] * 100))
+
+
+def not_utf8(references: list[int]) -> Any:
+    """Of two texts, the large one and one that cannot be read."""
+    ends = pa.py_buffer(np.array([0, MB, MB + 1], np.int32))
+    words = pa.Array.from_buffers(pa.string(), 2, [None, ends, pa.py_buffer(LARGE.encode() + b"\xff")])
+    return pa.DictionaryArray.from_arrays(pa.array(references, pa.int32()), words)
 
 
 def stored_as(kind: Any, values: Any) -> Any:
@@ -254,6 +264,71 @@ def test_rows_that_do_not_fit_are_refused_before_they_are_decoded(tmp_path: Path
         found["error"],
     ), found
     assert found["bytes"] < BUDGET // 4, found
+
+
+def named(name: str, values: Any) -> Any:
+    return pa.StructArray.from_arrays([values], [name])
+
+
+def beside_a_time(count: int) -> Any:
+    """A text that comes again, and times of which the last hundred are in no year."""
+    times = pa.array([0] * (count - 100) + [2**62] * 100, pa.int64()).cast(pa.timestamp("us"))
+    return pa.StructArray.from_arrays([again(count), times], ["t", "n"])
+
+
+FEW: dict[str, tuple[Callable[[Path], None], int]] = {
+    "lists": (lambda path: write(path, {"l": lists(again(5400), 900)}), 6),
+    "lists of structs": (lambda path: write(path, {"l": lists(named("t", again(5400)), 900)}), 6),
+    "structs of lists": (lambda path: write(path, {"s": named("l", lists(again(5400), 900))}), 6),
+    "maps": (
+        lambda path: write(path, {"m": pa.MapArray.from_arrays(list(range(0, 5401, 900)), ["k"] * 5400, again(5400))}),
+        6,
+    ),
+}
+SPOILED: dict[str, tuple[Callable[[Path], None], int, str]] = {
+    "flat": (lambda path: write(path, {"v": not_utf8([0] * 1500 + [1])}), 1500, "can't decode"),
+    "lists": (
+        lambda path: write(path, {"v": lists(not_utf8([0] * 150_000 + [1] * 100), 100)}),
+        1500,
+        "can't decode",
+    ),
+    "a time beside it": (lambda path: write(path, {"v": lists(beside_a_time(30_000), 100)}), 299, "out of range"),
+}
+SECONDS = 30
+"""For the work of a second."""
+
+
+@pytest.mark.parametrize(("case", "way"), [*product(FEW, ["shuffled", "loader"]), ("lists", "in order")])
+def test_values_that_come_again_are_made_once_where_few_rows_are_read_at_a_time(
+    tmp_path: Path, case: str, way: str
+) -> None:
+    make, count = FEW[case]
+    make(tmp_path / "a.parquet")
+    found = cost(f"parquet:{tmp_path}/a.parquet", tmp_path, way)
+    assert (found["error"], found["rows"]) == ("", count if way != "loader" else -(-count // read_limited.BATCH))
+    assert found["bytes"] < 2 * BUDGET, found
+    assert found["seconds"] < SECONDS, found
+
+
+@pytest.mark.parametrize(
+    ("case", "way"), [*product(SPOILED, ["in order", "loader", "loader that skips"]), ("lists", "shuffled")]
+)
+def test_values_that_come_again_are_made_once_beside_one_that_cannot_be_read(
+    tmp_path: Path, case: str, way: str
+) -> None:
+    make, bad, said = SPOILED[case]
+    make(tmp_path / "a.parquet")
+    found = cost(f"parquet:{tmp_path}/a.parquet", tmp_path, way)
+    if "skips" in way:
+        assert (found["error"], found["rows"]) == ("", -(-bad // read_limited.BATCH))
+    else:
+        where = (
+            rf"DataError: .*a\.parquet:{bad}, column 'v': its value cannot be read: .*{said}.*; leave the column out"
+        )
+        assert re.match(where, found["error"]), found
+        assert found["rows"] == bad or way != "in order"
+    assert found["bytes"] < 2 * BUDGET, found
+    assert found["seconds"] < SECONDS, found
 
 
 # --- robots
@@ -471,6 +546,22 @@ def test_values_in_dictionaries_come_as_others_do_and_are_shared(case: str) -> N
 def test_a_value_of_a_list_that_comes_again_is_one_value() -> None:
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 100), pa.array(["long" * 100]))
     assert len({id(text) for row in to_python(lists(values, 10)) for text in row}) == 1
+
+
+@pytest.mark.parametrize("order", [np.arange(9), np.arange(9)[::-1].copy()], ids=["in order", "out of order"])
+def test_rows_that_are_asked_for_one_by_one_share_what_comes_again(order: Any) -> None:
+    def opened(values: Any) -> OpenChunk:
+        data = pa.record_batch({"l": lists(values, 100), "t": values.slice(0, 9)})
+        return OpenChunk(Chunk(0, 9, 0, 0, 0, 0, 100), data, order, ("s", 0, "shard"))
+
+    def made(*parts: Any) -> int:
+        return len({id(text) for part in parts for texts in part["l"] for text in texts})
+
+    assert made(pick(opened(again(900)), [1, 7, 3], "s", 0).columns) == made(opened(again(900)).part(2, 4)) == 1
+    spoiled = opened(not_utf8([0] * 400 + [1] * 100 + [0] * 400))
+    with pytest.raises(DataError, match=r"shard:4, column 'l': its value cannot be read: "):
+        spoiled.part(0, 9)
+    assert made(spoiled.part(0, 3), spoiled.part(3, 1), spoiled.picked([5, 6, 8]), spoiled.part(7, 1)) == 1
 
 
 def test_of_a_large_dictionary_only_what_is_used_is_made() -> None:

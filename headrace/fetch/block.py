@@ -58,9 +58,8 @@ def block_bytes(opened: Callable[[Slot], OpenChunk], done: Draws, arrays: str | 
 
 def pick(chunk: OpenChunk, turns: Sequence[int], source: str, epoch: int, arrays: str | None = None) -> RowBlock:
     """Single rows of a chunk, by their turns in its order."""
-    parts = [chunk.part(turn, 1, arrays) for turn in turns]
     numbers = [chunk.numbers(turn, 1)[0] for turn in turns]
-    return RowBlock(source, epoch, _joined(parts, range(len(parts))), [chunk.label] * len(parts), numbers)
+    return RowBlock(source, epoch, _columns(chunk.picked(turns, arrays)), [chunk.label] * len(turns), numbers)
 
 
 def as_block(rows: Sequence[Row]) -> RowBlock:

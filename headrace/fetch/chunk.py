@@ -13,7 +13,7 @@ from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
 from headrace.fetch.plan import Chunk
 from headrace.fetch.python_size import RowSizes, python_size
-from headrace.fetch.values import slices_of, taken, to_python
+from headrace.fetch.values import Words, few_of, slices_of, taken, to_python
 
 if TYPE_CHECKING:
     from headrace.rng import I64
@@ -85,6 +85,8 @@ class OpenChunk:
         self._picked = 0
         self._most = chunk.rows if in_order else SEGMENT_ROWS
         self._sizes: RowSizes | None = None
+        self._words: Words | None = None
+        """From the first value on that cannot be read: rows come one by one then, and share what they shared before."""
         self._memory = memory or MemoryUse(0 if isinstance(data, list) else data.get_total_buffer_size())
         self._nbytes = self._memory.nbytes
         self._at = -1
@@ -92,7 +94,7 @@ class OpenChunk:
 
     def close(self) -> None:
         """Let go of the data now: the feed and we hold each other, and the garbage collector may take its time."""
-        self._data, self._feed, self._at = None, iter(()), -1
+        self._data, self._words, self._feed, self._at = None, None, iter(()), -1
         self._memory.release()
 
     @property
@@ -146,7 +148,7 @@ class OpenChunk:
         DataError: asked for alone, it is this row's."""
         self.sizes(arrays)
         if self._faults:
-            self._refuse_faults(first, count)
+            self._refuse_faults(self.numbers(first, count))
         if not self._is_ordered and (self._picked + count > FEW or isinstance(self._data, list)):
             with in_place(self.label, self.chunk):
                 self._data, self._is_ordered = _reordered(self._data, self._order), True
@@ -156,31 +158,46 @@ class OpenChunk:
             batch = self._data.slice(first, count)
         else:
             self._picked += count
-            if arrays is None and (few := self._few(first, count)) is not None:
+            if arrays is None and self._words is None and (few := self._few(first, count)) is not None:
                 return few
             with in_place(self.label, self.chunk):
                 batch = taken(self._data, self._order[first : first + count])
-        numbers = self.numbers(first, count)
+        return self._columns(batch, self.numbers(first, count), arrays)
+
+    def picked(self, turns: Sequence[int], arrays: str | None = None) -> Columns | list[dict[str, Any]]:
+        """The same of single rows, by their turns in the order."""
+        import numpy as np
+
+        self.sizes(arrays)
+        places = np.array(turns, np.int64)
+        numbers = (self._order[places] + self.chunk.first).tolist()
+        self._refuse_faults(numbers)
+        if not self._is_ordered:
+            places = self._order[places]
+        if isinstance(self._data, list):
+            return [self._data[i] for i in places.tolist()]
+        with in_place(self.label, self.chunk):
+            batch = taken(self._data, places)
+        return self._columns(batch, numbers, arrays)
+
+    def _columns(self, batch: Any, numbers: Sequence[int], arrays: str | None) -> Columns:
         names = batch.schema.names
         return {
             name: slices_of(batch.column(i)) if name == arrays else self._values(batch.column(i), name, numbers)
             for i, name in enumerate(names)
         }
 
-    def _refuse_faults(self, first: int, count: int) -> None:
-        for number in self.numbers(first, count):
+    def _refuse_faults(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             if number in self._faults:
                 raise DataError(str(self._faults[number]))
 
     def _few(self, first: int, count: int) -> Columns | None:
-        """The same, value by value; None where one cannot be read."""
-        import pyarrow as pa
-
+        """The same, without rows taken out of the chunk first; None where one cannot be read."""
         batch, rows = self._data, self._order[first : first + count].tolist()
         try:
-            named = zip(batch.schema.names, batch.columns, strict=True)
-            return {name: [column[i].as_py() for i in rows] for name, column in named}
-        except (pa.ArrowException, ValueError, OverflowError):
+            return {name: few_of(column, rows) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        except _unreadable():
             return None
 
     def _segments(self, first: int) -> Iterator[tuple[int, int]]:
@@ -225,24 +242,37 @@ class OpenChunk:
         return map(_new, repeat(Row), zip(repeat(self._prefix), numbers, dicts))
 
     def _values(self, column: Any, name: str, numbers: Sequence[int]) -> list[Any]:
-        import pyarrow as pa
-
-        bad = (pa.ArrowException, ValueError, OverflowError, KeyError)  # the last: a time zone that is not known
         try:
-            return to_python(column)
-        except bad:
+            return to_python(column, self._words)
+        except _unreadable():
             # One by one, to name the row; none fails where a dictionary has a bad value that no row here has.
-            values = []
-            for i, number in enumerate(numbers):
-                try:
-                    values.append(column[i].as_py())
-                except bad as cause:
-                    where = shown(Address(*self._prefix, number), 1000)
-                    raise DataError(
-                        f"{where}, column {shown(name)!r}: its value cannot be read: {said(cause)}; "
-                        f"leave the column out, headrace.rows(..., columns=[...]), or write the file again"
-                    ) from cause
-            return values
+            self._keep_words()
+            return [self._value(column.slice(i, 1), name, number) for i, number in enumerate(numbers)]
+
+    def _value(self, one: Any, name: str, number: int) -> Any:
+        """Of one row."""
+        try:
+            return to_python(one, self._words)[0]
+        except _unreadable() as cause:
+            where = shown(Address(*self._prefix, number), 1000)
+            raise DataError(
+                f"{where}, column {shown(name)!r}: its value cannot be read: {said(cause)}; "
+                f"leave the column out, headrace.rows(..., columns=[...]), or write the file again"
+            ) from cause
+
+    def _keep_words(self) -> None:
+        """Values of dictionaries that are made from here on stay as long as the chunk."""
+        if self._words is None:
+            self._words, kept = Words(), 0 if self._sizes is None else self._sizes.shared
+            self._nbytes += kept
+            self._memory.change(self._memory.nbytes + kept)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What pyarrow raises on a value that Python cannot have."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, ValueError, OverflowError, KeyError)  # the last: a time zone that is not known
 
 
 def _reordered(data: Any, order: I64) -> Any:

@@ -105,6 +105,11 @@ class RowSizes:
             self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._each)])
         self.total = self.bytes_of(0, len(order))
 
+    @property
+    def shared(self) -> int:
+        """Bytes of what rows share."""
+        return self._size.shared
+
     def bytes_of(self, first: int, count: int) -> int:
         """Of rows [first, first + count) of the order, about, if all are there at once."""
         own = total(self._each, count) if self._ends is None else int(self._ends[first + count] - self._ends[first])

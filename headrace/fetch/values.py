@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +25,52 @@ def taken(data: Any, order: I64) -> Any:
     return data.take(numbers)
 
 
-def to_python(column: Any) -> list[Any]:
+class Words:
+    """Dictionaries of which some values became Python values: one that comes again is the same value.
+
+    Only values that are used are made, so that a bad one harms only the rows that have it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Any, dict[int | None, Any]]] = {}
+        """By where a dictionary lies in memory; each is kept, so that nothing else may lie there."""
+
+    def of(self, column: Any) -> list[Any]:
+        """The values of an Arrow array that is a dictionary's."""
+        dictionary, numbers = column.dictionary, column.indices.to_pylist()
+        place = (*(part and part.address for part in dictionary.buffers()), dictionary.offset, dictionary.type)
+        _, known = self._known.setdefault(place, (dictionary, {None: None}))
+        for number in dict.fromkeys(numbers):
+            if number not in known:  # one by one: those before a bad one are not made again for the next row
+                known[number] = dictionary[number].as_py()
+        return [known[number] for number in numbers]
+
+
+def to_python(column: Any, words: Words | None = None) -> list[Any]:
     """The values of an Arrow array as a list. Nothing is decoded: an image stays a struct of bytes and path.
 
-    A dictionary's values are made once and shared.
+    A dictionary's values are made once and shared; with `words`, also with what was made with them before.
     """
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
-        return _words(column)
+        return _words(column) if words is None else words.of(column)
     if has_dictionary(column.type):
-        return _nested(column)
+        return _nested(column, words)
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def few_of(column: Any, rows: Sequence[int]) -> list[Any]:
+    """The values of a few rows, as `to_python` gives them: to take rows out of an Arrow array first would be slower."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        numbers, dictionary = [column.indices[i].as_py() for i in rows], column.dictionary
+        words = {number: dictionary[number].as_py() for number in {*numbers} - {None}}
+        return [words.get(number) for number in numbers]
+    if has_dictionary(column.type):
+        return to_python(column.take(pa.array(rows, pa.int64())))
+    return [column[i].as_py() for i in rows]
 
 
 def has_dictionary(kind: Any) -> bool:
@@ -87,11 +122,11 @@ def _inside(column: Any) -> list[Any]:
     return [part.slice(first, last - first) for part in parts]
 
 
-def _nested(column: Any) -> list[Any]:
+def _nested(column: Any, words: Words | None) -> list[Any]:
     """Rows of a nested column, as `to_pylist` gives them, with values out of dictionaries shared."""
     import pyarrow as pa
 
-    inside = [to_python(part) for part in _inside(column)]
+    inside = [to_python(part, words) for part in _inside(column)]
     found: list[Any]
     if pa.types.is_struct(column.type):
         names = [field.name for field in column.type]

@@ -108,4 +108,4 @@ def _dict_or_error(opened: OpenChunk, i: int) -> dict[str, Any] | DataError:
     try:
         return _dicts(opened.part(i, 1))[0]
     except DataError as error:
-        return error
+        return DataError(str(error))  # not with its cause, which may have the whole value

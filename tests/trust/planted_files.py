@@ -12,6 +12,9 @@ SHARED = "tests/test_shared_disk.py"
 TOUCHED = "tests/test_rows.py::test_user_files_are_never_touched"
 FAULTS, CONTENT = "tests/test_download.py::TestFaults", "tests/test_download.py::TestContent"
 ROT = "tests/test_cache.py::TestRot"
+CHUNK, VALUES, BOMBS = "headrace/fetch/chunk.py", "headrace/fetch/values.py", "tests/test_parquet_bombs.py"
+FEW = "test_values_that_come_again_are_made_once_where_few_rows_are_read_at_a_time"
+BESIDE_BAD = "test_values_that_come_again_are_made_once_beside_one_that_cannot_be_read"
 
 BUGS = (
     Bug(
@@ -25,6 +28,43 @@ BUGS = (
             ),
         ),
         ("tests/test_cache_shared.py::TestSweep::test_a_name_whose_file_comes_while_it_is_swept_keeps_its_file",),
+    ),
+    # --- values that come again in a parquet file
+    Bug(
+        "few rows value by value",
+        "a list has a text for each reference that it has into a dictionary",
+        (
+            Edit(
+                VALUES,
+                "return to_python(column.take(pa.array(rows, pa.int64())))",
+                "return [column[i].as_py() for i in rows]",
+            ),
+        ),
+        (f"{BOMBS}::{FEW}[lists-shuffled]",),
+    ),
+    Bug(
+        "rows beside a bad value by themselves",
+        "one value that cannot be read, and no other row shares what it had shared",
+        (Edit(CHUNK, "return to_python(one, self._words)[0]", "return one[0].as_py()"),),
+        (f"{BOMBS}::{BESIDE_BAD}[lists-loader]",),
+    ),
+    Bug(
+        "words of a spoiled chunk made anew",
+        "rows that are asked for one by one have a text each",
+        (Edit(VALUES, "if number not in known:", "if number is not None:"),),
+        (f"{BOMBS}::test_rows_that_are_asked_for_one_by_one_share_what_comes_again",),
+    ),
+    Bug(
+        "single rows by themselves",
+        "those that a packer holds are made again one by one",
+        (
+            Edit(
+                "headrace/fetch/block.py",
+                "_columns(chunk.picked(turns, arrays))",
+                "_joined([chunk.picked([turn], arrays) for turn in turns], range(len(turns)))",
+            ),
+        ),
+        (f"{BOMBS}::test_rows_that_are_asked_for_one_by_one_share_what_comes_again",),
     ),
     # --- what the user owns
     Bug(
