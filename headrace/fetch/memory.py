@@ -43,7 +43,7 @@ class MemoryUse:
 
     def measure_by(self, measured: Callable[[], int]) -> None:
         """The bytes are an estimate, which may be high. `measured` says what they are, and takes some time to find out:
-        it is asked where something would be refused for want of room."""
+        it is asked where something would be refused for want of room. What is only kept for later is let go then."""
         self._measured = measured
 
     @property
