@@ -25,7 +25,8 @@ LIMIT = 4 << 30
 WARM = "warm.parquet"
 BATCH = 4
 POOL = 64
-"""Episodes of a robot that are held."""
+"""Episodes of a robot that are held, unless it is one at a time."""
+ONE = "robot, one at a time"
 
 
 def cost(spec: str, tmp_path: Path, way: str, budget: int = BUDGET) -> dict[str, Any]:
@@ -68,7 +69,8 @@ def robot_frames(spec: str, cache: str, way: str) -> Iterator[Any]:
     """The frames of a robot data set; or ("robot's table") the lists "l" of its episodes."""
     from headrace import StreamingLeRobotDataset
 
-    frames = StreamingLeRobotDataset(spec.removeprefix("lerobot:"), episode_pool_size=POOL, cache_dir=cache)
+    pool = 1 if way == ONE else POOL
+    frames = StreamingLeRobotDataset(spec.removeprefix("lerobot:"), episode_pool_size=pool, cache_dir=cache)
     yield from frames.meta.episodes["l"] if way == "robot's table" else frames
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import resource
 import subprocess
@@ -14,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_by_hand import Struct, varint, zigzag
 
+from headrace.catalog import thrift
+from headrace.catalog.brackets import is_deep
 from headrace.catalog.footer import parse_footer
 from headrace.catalog.local import LocalOrigin
 from headrace.catalog.shard import Shard
@@ -114,6 +118,110 @@ def test_the_same_footers_without_what_is_wrong_are_taken() -> None:
     check_footer(Struct().i32(1, 1).field(5, LIST, b"\x00").items(2, STRUCT, [GROUP, LEAF]).end())
 
 
+TENSOR = pa.list_(pa.float32(), 4)
+ARROW = b"ARROW:schema"
+
+
+def described(
+    *pairs: tuple[bytes, bytes], logical: Struct | None = None, key: int = 1, names: tuple[str, ...] = ("t",)
+) -> bytes:
+    """A footer of columns of texts with metadata by keys. `key`: the number of the field that comes first."""
+    columns = []
+    for name in names:
+        column = Struct().i32(1, 6).i32(3, 1).text(4, name)
+        columns.append((column if logical is None else column.struct(10, logical)).end())
+    listed_ = bytes([0xFC]) + varint(1 + len(names)) + Struct().text(4, "schema").i32(5, len(names)).end()
+    footer = Struct().i32(1, 1).field(2, LIST, listed_ + b"".join(columns)).i64(3, 0).items(4, STRUCT, [])
+    both = [(pair, (key, 3 - key)) for pair in pairs]
+    found = [Struct().field(i, TEXT, text(p[i - 1])).field(j, TEXT, text(p[j - 1])).end() for p, (i, j) in both]
+    return footer.items(5, STRUCT, found).end()
+
+
+def text(value: bytes) -> bytes:
+    return varint(len(value)) + value
+
+
+def arrow(kind: pa.DataType, name: str, meta: bytes, **more: str) -> bytes:
+    """A schema of Arrow in base64, with an extension type."""
+    told = {"ARROW:extension:name": name, "ARROW:extension:metadata": meta}
+    fields = [pa.field("t", kind, metadata=told)]
+    return base64.b64encode(pa.schema(fields, metadata=more or None).serialize().to_pybytes())
+
+
+def opaque(meta: bytes, **more: str) -> bytes:
+    return arrow(pa.null(), "arrow.opaque", meta, **more)
+
+
+def in_json(count: int) -> dict[str, bytes]:
+    """Footers whose descriptions have so many levels of JSON."""
+    deep = b"[" * count
+    plain = opaque(deep)
+    return {
+        "a tensor": described((ARROW, arrow(TENSOR, "arrow.fixed_shape_tensor", deep))),
+        "the shape of a tensor": described((ARROW, arrow(TENSOR, "arrow.fixed_shape_tensor", b'{"shape":' + deep))),
+        "objects": described((ARROW, opaque(b'{"a":' * count))),
+        "lists and objects": described((ARROW, opaque(b'[{"a" : ' * count))),
+        "ends in texts": described((ARROW, opaque(b'["]","}",{"]":' * count))),
+        "behind a quote": described((ARROW, opaque(deep, k='"'))),
+        "behind quotes that are escaped": described((ARROW, opaque(b'["\\\\","a\\"b",' * count, k='\\"'))),
+        "the second of two": described((ARROW, opaque(b"{}")), (ARROW, plain)),
+        "a value before its key": described((ARROW, plain), key=2),
+        "no base64 behind it": described((ARROW, plain.rstrip(b"=") + b"!" + b"AA")),
+        "a geometry": described(logical=Struct().struct(17, Struct().field(1, TEXT, text(deep)))),
+        "a geometry by a key": described(
+            (b"k", deep), logical=Struct().struct(17, Struct().field(1, TEXT, text(b"projjson:k")))
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", in_json(1))
+def test_a_footer_with_json_inside_json_without_end_never_gets_to_pyarrow(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_footer(in_json(45)[name])
+    footer = in_json(5000)[name]
+    with pytest.raises(Malformed, match="JSON in its metadata is too deeply nested, more than 100 levels"):
+        check_footer(footer)
+    monkeypatch.setattr(pq, "read_metadata", lambda *args: pytest.fail("pyarrow got it"))
+    for version in ("18.0.0", "25.9.9"):
+        monkeypatch.setattr(pa, "__version__", version)
+        with pytest.raises(DataError, match="its parquet footer at offset .* cannot be read: JSON"):
+            parse_footer(Shard("a.parquet", 4 + len(footer), "1", LocalOrigin()), footer)
+
+
+def test_metadata_that_people_have_is_no_deep_json() -> None:
+    """Also where brackets are lengths: names of 91 and 123 bytes."""
+    names = [f"{i:0{n}d}" for n in (91, 123) for i in range(300)]
+    features = {"info": {"features": {name: {"dtype": "string", "_type": "Value"} for name in names}}}
+    columns = [pa.field(name, pa.list_(pa.struct([("a[", pa.int8())]))) for name in names]
+    schema = pa.schema(columns, metadata={"huggingface": json.dumps(features), "pandas": json.dumps([[names]] * 50)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    data = sink.getvalue().to_pybytes()
+    check_footer(data[-8 - int.from_bytes(data[-8:-4], "little") :])
+    check_footer(described((b"k", b"[" * 100 + b"\0" + b"[" * 100), names=tuple(f"[{i}" for i in range(200))))
+
+
+def test_an_arrow_schema_that_nobody_has_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thrift, "MOST_ARROW", 100)
+    with pytest.raises(Malformed, match=r"an Arrow schema of 104 bytes, more than 100"):
+        check_footer(described((ARROW, b"A" * 104)))
+    check_footer(described((ARROW, b"A" * 100)))
+
+
+def test_json_is_deep_wherever_it_begins() -> None:
+    draw, words = random.Random(5), ["[", "]", "{", '"', '\\"', "]]]", "a\\", "\n", '"[', "é"]
+    for _ in range(500):
+        value: object = 1
+        for _ in range(101):
+            word = "".join(draw.choices(words, k=2))
+            value = draw.choice(([word, value], {word: value}, [value, word], [[word], {}, value]))
+        for number in range(2):
+            before, behind = ("".join(draw.choices(words, k=draw.randrange(6))) for _ in range(2))
+            indent, ascii_ = draw.choice((None, 1)), number == 0
+            assert is_deep((before + json.dumps(value, indent=indent, ensure_ascii=ascii_) + behind).encode())
+
+
 CHILD = """
 import sys
 from headrace import rows
@@ -133,7 +241,7 @@ def test_no_such_footer_ends_the_process(tmp_path: Path) -> None:
         "as doubles": footer_of(schema(DOUBLE, 30_000)),
         "under 65538": footer_of(schema(levels=30_000), field=b"\x09" + zigzag(65538)),
     }
-    for name, footer in (HIDDEN | deep).items():
+    for name, footer in (HIDDEN | deep | in_json(1_000_000)).items():
         paths.append(tmp_path / f"{name}.parquet")
         paths[-1].write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
     command = [sys.executable, "-c", CHILD, str(tmp_path / "data"), *map(str, paths)]

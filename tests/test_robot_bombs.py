@@ -13,17 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import robot_meta as made
-from read_limited import BUDGET, MB, cost
+from read_limited import BUDGET, MB, ONE, cost
 from robot_meta import TASKS
 from test_parquet_bombs import again, data_file, lists, robot, with_column, write
 
 from headrace.errors import DataError
+from headrace.fetch.memory import MemoryBudget, MemoryUse
 from headrace.fetch.python_size import python_bytes
 from headrace.lerobot import identity
 from headrace.lerobot.identity import content_revision
 from headrace.lerobot.meta import SUBTASKS, Meta
 from headrace.lerobot.root import Root
+from headrace.lerobot.table import KeptGroups
 from headrace.run import Run
+from headrace.testing import write_robot_dataset
 
 EPISODES = 300
 DEEP = 60
@@ -197,6 +200,105 @@ def test_frames_of_an_episode_are_counted_as_python_values(tmp_path: Path) -> No
     assert found["error"].startswith(f"DataError: {folder}, data/chunk-000/file-000.parquet, episode "), found
     assert "column 'note'" in found["error"], found
     assert found["bytes"] < 2 * BUDGET, found
+
+
+# --- row groups of frames
+
+
+def zeros(rows: int, nbytes: int) -> Any:
+    """Numbers that take so many bytes in each row, and nearly none in a file."""
+    width = nbytes // 4
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * width, np.float32)), width)
+
+
+def numbered(tmp_path: Path, episodes: list[int], nbytes: int, group: int, **options: Any) -> Path:
+    """A robot data set with such a column in row groups of so many frames."""
+    features = {"big": ("float32", (1,))}
+    for name, lengths in (("set", episodes), ("set-warm", [3, 3])):
+        write_robot_dataset(
+            tmp_path / name, episodes=lengths, cameras={}, extra_features=features, episodes_per_data_file=1000
+        )
+    path = data_file(tmp_path / "set")
+    with_column(path, "big", zeros(sum(episodes), nbytes), row_group_size=group, **options)
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize(("way", "frames", "rows"), [(ONE, 40, 4000), ("robot", 4, 2000)])
+def test_row_groups_that_episodes_share_are_kept_within_the_budget(
+    tmp_path: Path, way: str, frames: int, rows: int
+) -> None:
+    """4 MB each, 100 or 200 in all."""
+    folder = numbered(tmp_path, [frames] * (rows // frames), MB // 20, group=80)
+    found = cost(f"lerobot:{folder}", tmp_path, way)
+    assert (found["error"], found["rows"]) == ("", rows)
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+def test_what_arrow_keeps_of_shared_row_groups_does_not_add_up(tmp_path: Path) -> None:
+    """Episodes of 2 MB in row groups of 4 MB: pools of them do not fit, and end there."""
+    folder = numbered(tmp_path, [500] * 60, 4000, group=1000)
+    found = cost(f"lerobot:{folder}", tmp_path, "robot")
+    assert "other chunks hold" in found["error"], found
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+def test_a_row_group_of_frames_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    """200 MB."""
+    folder = numbered(tmp_path, [500] * 2, MB // 5, group=1000)
+    found = cost(f"lerobot:{folder}", tmp_path, ONE)
+    assert found["error"].startswith(f"DataError: {data_file(folder)}, row group 0, column 'big"), found
+    assert found["bytes"] < BUDGET, found
+
+
+def test_an_episode_of_many_row_groups_is_refused_before_all_are_decoded(tmp_path: Path) -> None:
+    """Each is 4 MB and fits, all are 80."""
+    folder = numbered(tmp_path, [1600] * 2, MB // 20, group=80)
+    found = cost(f"lerobot:{folder}", tmp_path, ONE)
+    assert found["error"].startswith(f"DataError: {data_file(folder)}, episode "), found
+    assert f"the budget is {BUDGET:,} (HEADRACE_MEMORY_BYTES)" in found["error"], found
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+def test_an_episode_with_few_rows_in_each_of_many_row_groups_takes_no_more_than_they_do(tmp_path: Path) -> None:
+    """5 MB of 50 row groups of 2."""
+    folder = numbered(tmp_path, [50] * 20, MB // 10, group=20)
+    path = data_file(folder)
+    numbers = pa.array(list(range(20)) * 50)
+    with_column(path, "episode_index", numbers, row_group_size=20)
+    found = cost(f"lerobot:{folder}", tmp_path, ONE)
+    assert (found["error"], found["rows"]) == ("", 1000)
+    assert found["bytes"] < 2 * BUDGET, found
+
+
+def batch_of(nbytes: int) -> Any:
+    return pa.record_batch({"a": pa.array(np.zeros(nbytes // 8, np.int64))})
+
+
+def test_row_groups_that_are_kept_count_and_give_way_before_anything_is_refused() -> None:
+    budget = MemoryBudget(1000)
+    kept, before = KeptGroups(budget), budget.in_use()
+
+    def there() -> list[int]:
+        return [group for group in range(5) if kept.get(("a", group)) is not None]
+
+    for group in range(3):
+        kept.keep(("a", group), batch_of(120))
+    assert (there(), budget.in_use()) == ([1, 2], before + 240)
+    others = MemoryUse(1000)
+    assert budget.most(300) >= 300
+    assert (len(there()), budget.in_use()) == (1, before + 1120)
+    assert budget.most(500) >= 500
+    assert (there(), budget.in_use()) == ([], before + 1000)
+    kept.keep(("a", 1), batch_of(120))
+    assert (there(), budget.in_use()) == ([], before + 1000), "others need the room"
+    others.release()
+    kept.keep(("a", 1), batch_of(120))
+    kept.keep(("a", 2), batch_of(400))
+    assert (there(), budget.in_use()) == ([2], before + 400), "alone it may be larger"
+    kept.keep(("a", 3), batch_of(504))
+    assert 3 not in there()
+    kept = KeptGroups(budget)
+    assert budget.in_use() == before
 
 
 # --- sizes

@@ -1,14 +1,19 @@
 """Structures of parquet files in thrift's compact form, read within bounds.
 
-pyarrow before 26 calls itself once for each level of columns inside each other, and so dies of a footer with many. The
-check of a footer is of use only where it finds the columns that pyarrow will find. pyarrow passes over fields that it
-does not know by what they say they are, and reads the items of lists that it knows by what they should be. So the check
-knows the same fields, and refuses those of other kinds.
+pyarrow before 26 calls itself once for each level of columns inside each other, and of JSON that describes them, and so
+dies of a footer with many. The check of a footer is of use only where it finds the columns that pyarrow will find.
+pyarrow passes over fields that it does not know by what they say they are, and reads the items of lists that it knows
+by what they should be. So the check knows the same fields, and refuses those of other kinds.
 """
 
 from __future__ import annotations
 
+import binascii
+import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
+
+from headrace.catalog import brackets
 
 MOST_DEPTH = 32
 """Structures and lists inside each other; a sound footer has eight."""
@@ -20,7 +25,10 @@ MOST_LEVELS = 100
 """Columns inside each other: as many as pyarrow 26 takes."""
 MOST_ITEMS = 2**31 - 1
 """Of a list, and bytes of a text: pyarrow cuts larger numbers to 32 bits."""
+MOST_ARROW = 128 << 20
+"""Bytes of the Arrow schema in a footer, in base64."""
 
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]*")
 _LONGEST = 10
 """Bytes of a number."""
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _TEXT, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
@@ -57,8 +65,9 @@ def _structs(*kinds: int | Field) -> Field:
 _KEY_VALUES = _structs(_TEXT, _TEXT)
 _TEXTS, _NUMBERS = Field(_LIST, _TEXT), Field(_LIST, _I64)
 _ELEMENTS = _structs(_I32, _I32, _I32, _TEXT, _I32, _I32, _I32, _I32, _I32, _STRUCT)
-_SCHEMA, _CHILDREN = 2, 5
-"""The number of a footer's list of columns, and of the field that says how many are inside one."""
+_SCHEMA, _CHILDREN, _PAIRS = 2, 5, 5
+"""The number of a footer's list of columns, of the field that says how many are inside one, and of the footer's list of
+keys with values."""
 _STATISTICS = _struct(_TEXT, _TEXT, _I64, _I64, _TEXT, _TEXT, _TRUE, _TRUE)
 _COLUMN = _struct(
     _I32,
@@ -91,8 +100,8 @@ class Malformed(ValueError):
 
 
 def check_footer(data: bytes) -> int:
-    """Refuse a footer whose structures, or whose columns, are nested too deeply to be handed on. It gives the number
-    of levels of its columns."""
+    """Refuse a footer whose structures, whose columns or whose JSON is nested too deeply to be handed on. It gives the
+    number of levels of its columns."""
     try:
         deepest, at, field, seen = 0, 0, 0, 0
         while data[at]:
@@ -100,9 +109,13 @@ def check_footer(data: bytes) -> int:
             known = _FOOTER.get(field)
             if field == _SCHEMA:
                 _after_known(data, at, kind, _FOOTER[field], 1)
+                start = at
                 deepest, at = _check_levels(data, at)
+                _check_json(data[start:at])
             elif known is not None:
-                at = _after_known(data, at, kind, known, 1)
+                start, at = at, _after_known(data, at, kind, known, 1)
+                if field == _PAIRS:
+                    _check_pairs(data, start, at)
             else:
                 at = _after(data, at, kind, 1)
     except IndexError:
@@ -154,6 +167,47 @@ def _check_levels(data: bytes, at: int) -> tuple[int, int]:
         if len(open_) > MOST_LEVELS:
             raise Malformed(f"its columns are too deeply nested, more than {MOST_LEVELS} inside each other")
     return deepest, at
+
+
+def _check_pairs(data: bytes, at: int, stop: int) -> None:
+    """pyarrow reads the Arrow schema, and JSON in it; with some of its extensions also JSON that has a key of its
+    own."""
+    _check_json(data[at:stop])
+    for key, value in _pairs(data, at):
+        if key == b"ARROW:schema":
+            if len(value) > MOST_ARROW:
+                raise Malformed(f"an Arrow schema of {len(value):,} bytes, more than {MOST_ARROW:,}")
+            _check_json(_from_base64(value))
+
+
+def _check_json(data: bytes) -> None:
+    if brackets.is_deep(data):
+        raise Malformed(
+            f"JSON in its metadata is too deeply nested, more than {brackets.MOST_LEVELS} levels (pyarrow 26 reads it)"
+        )
+
+
+def _pairs(data: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values, of a list that was found to be one of them."""
+    count, _, at = _list(data, at)
+    for _ in range(count):
+        found = {1: b"", 2: b""}
+        field = seen = 0
+        while data[at]:
+            kind, field, seen, at = _begun(data, at, field, seen)
+            start, at = at, _after(data, at, kind, 3)
+            if kind == _TEXT:
+                found[field] = data[_size(data, start)[1] : at]
+        at += 1
+        yield found[1], found[2]
+
+
+def _from_base64(value: bytes) -> bytes:
+    """As pyarrow reads it, as far as it is base64."""
+    found = _BASE64.match(value)
+    text = found[0] if found else b""
+    text = text[: len(text) - (len(text) % 4 == 1)]
+    return binascii.a2b_base64(text + b"=" * (-len(text) % 4))
 
 
 def _begun(data: bytes, at: int, field: int, seen: int) -> tuple[int, int, int, int]:

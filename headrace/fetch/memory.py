@@ -43,7 +43,8 @@ class MemoryUse:
 
     def measure_by(self, measured: Callable[[int], int]) -> None:
         """The bytes are an estimate, which may be high. `measured` says what they are, given the most that they can be.
-        That takes some time: it is asked where something would be refused for want of room."""
+        That takes some time: it is asked where something would be refused for want of room. What is only kept for later
+        is let go then."""
         self._measured = measured
 
     @property

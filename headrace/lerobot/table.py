@@ -11,13 +11,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.catalog.plain import is_stale
 from headrace.errors import Changed, DataError, HeadraceError, NoSpace, NotFound, shown
 from headrace.fetch.cache import ShardCache
 from headrace.fetch.leases import Lease
-from headrace.fetch.memory import MemoryBudget, NoRoom
+from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
 from headrace.fetch.parquet import ParquetReader
 from headrace.fetch.plan import Chunk
 from headrace.fetch.python_size import python_bytes
@@ -36,7 +37,9 @@ RANGE_SHARE = 4
 MOST_OPEN = 64
 """Data files that are open at once; where they lie stays known, and what was fetched of them stays."""
 KEPT_BYTES = 256 << 20
-"""Row groups that several episodes share are kept, decoded, up to so many bytes."""
+"""Row groups that several episodes share are kept, decoded, up to so many bytes..."""
+KEPT_SHARE = 4
+"""...and a quarter of the budget; a larger one is kept alone."""
 
 
 class Tables:
@@ -47,7 +50,7 @@ class Tables:
         self._files: OrderedDict[str, DataFile] = OrderedDict()
         """The one that was used last is last."""
         self._lock = threading.Lock()
-        self._kept = KeptGroups()
+        self._kept = KeptGroups(MemoryBudget(memory_bytes))
         self._moved: dict[int, str] = {}
         """Episodes that lie in another file than the metadata says."""
 
@@ -81,6 +84,7 @@ class Tables:
     def close(self) -> None:
         with self._lock:
             files, self._files = list(self._files.values()), OrderedDict()
+        self._kept.clear()
         for file in files:
             file.close()
 
@@ -127,26 +131,62 @@ class Tables:
         return found
 
 
-class KeptGroups:
-    """Row groups that have more than one episode, for the next of them; those unused for longest go first."""
+class _KeptGroup(NamedTuple):
+    batches: list[Any]
+    """It, until it is let go."""
+    memory: MemoryUse
 
-    def __init__(self) -> None:
-        self._found: OrderedDict[tuple[str, int], Any] = OrderedDict()
+
+class KeptGroups:
+    """Row groups that have more than one episode, for the next of them; those unused for longest go first.
+
+    They count as memory, are only kept while everything stays within the budget, and are let go before anything is
+    refused for want of room.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._found: OrderedDict[tuple[str, int], _KeptGroup] = OrderedDict()
         self.is_told = False
         """Whether it was said that there is no room on the disk for files."""
         self._lock = threading.Lock()
 
     def get(self, key: tuple[str, int]) -> Any:
         with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-            return self._found.get(key)
+            found = self._found.get(key)
+            if found is None:
+                return None
+            self._found.move_to_end(key)
+            return next(iter(found.batches), None)
 
     def keep(self, key: tuple[str, int], batch: Any) -> None:
+        import pyarrow as pa
+
+        pa.default_memory_pool().release_unused()  # it keeps what decoding took, which may be as much as was decoded
+        nbytes = batch.get_total_buffer_size()
+        most = min(KEPT_BYTES, self._budget.nbytes // KEPT_SHARE)
+        if nbytes > KEPT_BYTES:
+            return
         with self._lock:
-            self._found[key] = batch
-            while sum(one.nbytes for one in self._found.values()) > KEPT_BYTES:
+            self._found.pop(key, None)
+            while self._found and (self._num_bytes() + nbytes > most or self._budget.preferred() < nbytes):
                 self._found.popitem(last=False)
+            if self._budget.preferred() >= nbytes:
+                self._found[key] = kept = _KeptGroup([batch], MemoryUse(nbytes))
+                kept.memory.measure_by(partial(_let_go, kept.batches))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._found.clear()
+
+    def _num_bytes(self) -> int:
+        return sum(kept.memory.nbytes for kept in self._found.values())
+
+
+def _let_go(batches: list[Any], most: int) -> int:
+    """It gets only this list: who counts a use of memory must not keep it alive."""
+    batches.clear()
+    return 0
 
 
 class DataFile:
@@ -284,7 +324,7 @@ class DataFile:
         import numpy as np
         import pyarrow as pa
 
-        parts = []
+        parts, nbytes, memory = [], 0, MemoryUse()
         for group in groups:
             batch = self._group(group, keep=self._bounds[group] != (episode, episode))
             own = _whole_numbers(batch.column("episode_index")) == episode
@@ -292,12 +332,28 @@ class DataFile:
                 numbers = _whole_numbers(batch.column("index"))
                 own &= (numbers >= index[0]) & (numbers < index[1])
             rows = np.flatnonzero(own)
-            if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+            is_slice = len(rows) and rows[-1] - rows[0] + 1 == len(rows)
+            if is_slice and (len(groups) == 1 or len(rows) == batch.num_rows):
                 parts.append(batch.slice(int(rows[0]), len(rows)))
-            elif len(rows):
-                parts.append(batch.filter(pa.array(own.tolist())))
+            elif len(rows):  # a copy: a slice would hold the whole row group
+                parts.append(batch.filter(_mask(own)))
+            if len(rows) and len(groups) > 1:
+                nbytes += parts[-1].get_total_buffer_size()
+                memory.release()
+                self._check_size(nbytes, episode)
+                memory.change(nbytes)
         table = pa.Table.from_batches(parts, schema=parts[0].schema if parts else pa.schema([]))
         return table.combine_chunks()
+
+    def _check_size(self, nbytes: int, episode: int) -> None:
+        """Refuse an episode whose row groups are too much together; each was weighed for itself."""
+        if nbytes > (most := self._budget.most(nbytes)):
+            raise NoRoom(
+                f"{self._shard}, episode {episode}: its rows take more than {nbytes:,} bytes, and they may take "
+                f"{max(0, most):,}: other episodes hold {self._budget.in_use():,} and the budget is "
+                f"{self._budget.nbytes:,} (HEADRACE_MEMORY_BYTES). Raise it, take a smaller episode_pool_size, or "
+                f"leave the episode out with episodes="
+            )
 
     def _group(self, group: int, *, keep: bool) -> Any:
         found = self._kept.get((self._name, group))
@@ -306,6 +362,15 @@ class DataFile:
             if keep:
                 self._kept.keep((self._name, group), found)
         return found
+
+
+def _mask(chosen: Any) -> Any:
+    """An Arrow array of truth values: to have pyarrow convert them is to load pandas."""
+    import numpy as np
+    import pyarrow as pa
+
+    bits = pa.py_buffer(np.packbits(chosen, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(chosen), [None, bits])
 
 
 def _whole_numbers(column: Any) -> Any:

@@ -297,10 +297,35 @@ BUGS = (
         (f"{BOMBS}::test_tables_of_episodes_that_do_not_fit_are_refused_before_they_are_decoded",),
     ),
     Bug(
+        "row groups of robots kept beside the budget",
+        "what several episodes share is kept up to a fixed size, and not counted",
+        (
+            Edit(
+                "headrace/lerobot/table.py",
+                "MemoryUse(nbytes))\n                kept.memory.measure_by",
+                "MemoryUse(0))\n                kept.memory.measure_by",
+            ),
+            Edit("headrace/lerobot/table.py", "KEPT_SHARE = 4\n", "KEPT_SHARE = 0.1\n"),
+        ),
+        (f"{ROBOT_BOMBS}::test_row_groups_that_episodes_share_are_kept_within_the_budget",),
+    ),
+    Bug(
+        "row groups of an episode weighed one by one",
+        "each may take half of the budget, and all are held at once",
+        (Edit("headrace/lerobot/table.py", "                self._check_size(nbytes, episode)\n", ""),),
+        (f"{ROBOT_BOMBS}::test_an_episode_of_many_row_groups_is_refused_before_all_are_decoded",),
+    ),
+    Bug(
         "footer not looked at first",
         "pyarrow before 26 gets columns nested without end",
         (Edit("headrace/catalog/footer.py", "            check_footer(footer)\n", "            pass\n"),),
         ("tests/test_footer_check.py::test_a_pyarrow_that_does_not_survive_such_a_footer_never_gets_it",),
+    ),
+    Bug(
+        "JSON in an Arrow schema not looked at",
+        "pyarrow before 26 gets metadata of an extension type with lists inside each other without end",
+        (Edit("headrace/catalog/thrift.py", "            _check_json(_from_base64(value))\n", ""),),
+        ("tests/test_footer_check.py::test_a_footer_with_json_inside_json_without_end_never_gets_to_pyarrow",),
     ),
     Bug(
         "tokens of a template not counted",
