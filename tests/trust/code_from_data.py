@@ -50,7 +50,8 @@ HARMLESS = {
     "pyarrow": """Array.from_buffers ArrowException ArrowInvalid ArrowNotImplementedError BaseExtensionType
         BufferReader Codec DictionaryArray.from_arrays ExtensionType OSFile PythonFile RecordBatch.from_pylist
         Table.from_arrays Table.from_batches Table.from_pylist __version__ __version__.split array binary binary_view
-        bool_ chunked_array concat_tables dictionary field int64 large_binary large_list large_string list_ map_
+        bool_ chunked_array concat_tables default_memory_pool dictionary field int64 large_binary large_list
+        large_string list_ map_
         parquet.ParquetFile parquet.ParquetWriter parquet.read_metadata parquet.read_table parquet.write_table
         py_buffer schema string string_view struct table type_for_alias types types.*""",
     "string": "Template",
