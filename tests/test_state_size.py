@@ -89,8 +89,9 @@ def test_a_state_of_64_lanes_and_100_sources_takes_under_50_ms_and_8_kib_per_lan
             times.append(time.process_time() - begun)
             assert len(state["lanes"]) < 64 * 8 * KIB
             assert len(json.dumps(state)) < 1024 * KIB + 64 * 8 * KIB
-        # The least: whatever else the machine does can only add to what a state takes.
+        # The least: whatever else the machine does can only add to what a state takes. Collections of garbage add to some.
         assert min(times) < 0.05, f"{times}, {gap} steps apart"
+        assert median(times) < 0.1, f"{times}, {gap} steps apart"
 
 
 @pytest.mark.alone
