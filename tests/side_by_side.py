@@ -43,12 +43,12 @@ def main(options: list[str]) -> int:
 
 
 def run(files: list[Path], options: list[str]) -> int:
-    lots = lots_of(files)
+    lots, alone = lots_of(files), [file for file in files if "mark.alone" in file.read_text()]
     record, options = RECORD in options, [option for option in options if option != RECORD]
     waiting = deque(["-m", "not alone", *map(str, lot), *options] for lot in lots)
     with tempfile.TemporaryDirectory(prefix="headrace-bytecode-") as bytecode:
-        tally = Tally(len(lots) + 1, bytecode)
-        code = _run(waiting, tally, [*map(str, files), *options])
+        tally = Tally(len(lots) + bool(alone), bytecode)
+        code = _run(waiting, tally, [*ALONE, *map(str, alone), *options] if alone else [])
         if record:
             DURATIONS.write_text(json.dumps(tally.seconds(), indent=1, sort_keys=True) + "\n")
     return code
@@ -83,7 +83,8 @@ def _run(waiting: deque[list[str]], tally: Tally, told: list[str]) -> int:
     try:
         for thread in threads:
             thread.join()
-        tally.run([*ALONE, *told])
+        if told:
+            tally.run(told)
     finally:
         waiting.clear()  # an interrupt ends the lots that run, and begins no more
     return tally.judge()

@@ -14,7 +14,7 @@ from headrace.make.growth import MOST_VALUES as MOST_OF_A_TOKENIZER
 from headrace.outside_json import MOST_VALUES, PARSED_BYTES, VALUE_BYTES, TooManyValues, count_values, parse
 from headrace.serve import state_file
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 ROBOT = """
 import headrace

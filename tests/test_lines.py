@@ -20,8 +20,6 @@ from headrace.catalog.plain import PlainFile
 from headrace.fetch import lines as fetch
 from headrace.fetch.lines import LineReader
 
-pytestmark = pytest.mark.alone
-
 BOM = b"\xef\xbb\xbf"
 
 
@@ -178,6 +176,7 @@ def test_one_row_of_a_chunk_of_long_lines_needs_no_more_than_a_piece(
     reader.close()
 
 
+@pytest.mark.alone
 def test_the_index_pass_is_quick_and_holds_only_a_few_blocks(tmp_path: Path) -> None:
     path = tmp_path / "big.txt"
     lines = b"".join(b"%d some words of a line\n" % k for k in range(40_000))

@@ -118,7 +118,6 @@ BOMBS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.alone
 def test_a_sound_of_too_many_samples_is_refused_within_twice_its_memory() -> None:
     found = limited({name: make() for name, make in BOMBS.items()})
     assert found.keys() == BOMBS.keys()
@@ -128,7 +127,6 @@ def test_a_sound_of_too_many_samples_is_refused_within_twice_its_memory() -> Non
         assert "max_samples=8,000,000" in said, (name, said)
 
 
-@pytest.mark.alone
 def test_a_sound_at_the_limit_is_decoded_within_twice_its_memory() -> None:
     values = {
         "flac": flac(SAMPLES - SAMPLES // 32),

@@ -39,7 +39,6 @@ print(tuple(found.shape), float(found.min()), float(found.max()))
 """
 
 
-@pytest.mark.alone
 def test_a_column_of_pixels_is_made_a_square_within_its_memory(tmp_path: Path) -> None:
     """To be made wide first, it would have to be 1.6 GB; less than 540 MB are there."""
     (tmp_path / "small.png").write_bytes(column(300))

@@ -28,7 +28,7 @@ from parquet_by_hand import (
 )
 from read_limited import BUDGET, MB, cost
 
-pytestmark = [pytest.mark.timeout(100), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(100)
 
 ROWS = 900
 WORDS = dictionary_page(2, texts(b"x" * MB, b"y"))

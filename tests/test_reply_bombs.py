@@ -19,7 +19,7 @@ from headrace.outside_json import PARSED_BYTES, VALUE_BYTES
 from headrace.testing import LocalHub
 from headrace.testing.hub import Action, Endless, Exchange, GzipBody, Status
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 MB = 1 << 20
 BUDGET = hub_api.REPLY_BYTES + PARSED_BYTES

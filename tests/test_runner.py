@@ -19,7 +19,7 @@ CASES = {
     "one that is alone fails": (ALONE.replace("pass", "assert 0"), 1, "1 failed, 2 passed"),
     "one ends the process as if all were well": ("import os\ndef test_ends(): os._exit(0)\n", 1, "2 passed"),
     "one crashes": ("import os\ndef test_crashes(): os.abort()\n", 1, "2 passed"),
-    "one cannot be read": ("import nothing_of_this_name\n", 1, "2 error, 1 passed"),
+    "one cannot be read": ("import nothing_of_this_name\n", 1, "1 error, 2 passed"),
 }
 
 

@@ -204,7 +204,6 @@ print(json.dumps([run(audios) for audios in cases]))
 """
 
 
-@pytest.mark.alone
 def test_many_sounds_in_a_sample_take_no_more_than_twice_the_limit() -> None:
     """20 times the same 93 kB of FLAC in one row took 2.4 GB."""
     samples = 8_000_000

@@ -81,7 +81,7 @@ def test_a_state_of_64_lanes_and_100_sources_takes_under_50_ms_and_8_kib_per_lan
         next(steps)
     for gap in (1, 100):
         times = []
-        for _ in range(9 if gap == 1 else 5):
+        for _ in range(9 if gap == 1 else 3):
             for _ in range(gap):
                 next(steps)
             begun = time.process_time()  # not the time that others on this machine took
@@ -89,7 +89,7 @@ def test_a_state_of_64_lanes_and_100_sources_takes_under_50_ms_and_8_kib_per_lan
             times.append(time.process_time() - begun)
             assert len(state["lanes"]) < 64 * 8 * KIB
             assert len(json.dumps(state)) < 1024 * KIB + 64 * 8 * KIB
-        # The least: whatever else the machine does can only add to what a state takes. Collections of garbage add to some.
+        # The least: whatever else the machine does only adds to what a state takes. The median: collections of garbage.
         assert min(times) < 0.05, f"{times}, {gap} steps apart"
         assert median(times) < 0.1, f"{times}, {gap} steps apart"
 

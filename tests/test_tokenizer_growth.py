@@ -237,7 +237,6 @@ WORST: dict[str, dict[str, Any]] = {
 """Tokenizers that are opened, and make as much of a text as they may."""
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", WORST)
 def test_the_worst_tokenizer_that_is_opened_stays_within_twice_its_budget(
@@ -253,7 +252,6 @@ def test_the_worst_tokenizer_that_is_opened_stays_within_twice_its_budget(
     assert len(said) == 6
 
 
-@pytest.mark.alone
 def test_a_text_that_would_grow_to_gigabytes_is_refused_before_it_does(made: Callable[[dict[str, Any]], Path]) -> None:
     _, taken, said = memory_of(made({"normalizer": replace("a", "b" * 4000)}), ["short", "a" * 10_000_000])
     assert taken < 1 << 29  # it is refused before the rules are run on all of it

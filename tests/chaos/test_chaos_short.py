@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 SEED = os.environ.get("CHAOS_SEED", "11")
 
 
