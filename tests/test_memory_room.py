@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from robots import small_set
 from streaming import World
@@ -28,13 +30,19 @@ def write_lines(path: Path, values: list[dict[str, Any]]) -> Path:
     return path
 
 
-def grouped(tmp_path: Path, values: list[dict[str, Any]], **options: Any) -> Any:
-    path = write_lines(tmp_path / "g.jsonl", values)
+def grouped(tmp_path: Path, *files: list[dict[str, Any]], kind: str = "jsonl", **options: Any) -> Any:
+    """A data set of each file."""
+    paths = [tmp_path / f"g{i}.{kind}" for i in range(len(files))]
+    for path, values in zip(paths, files, strict=True):
+        if kind == "jsonl":
+            write_lines(path, values)
+        else:
+            pq.write_table(pa.Table.from_pylist(values), path, row_group_size=150)
 
     def joined(row: Any, tokens: Any) -> dict[str, Any]:
         return {"text": f"[g {row['rows'][0]['tree']}] "}
 
-    sets = {"code": [{"name": "g", "path": str(path), "group_by": "tree"}]}
+    sets = {"code": [{"name": path.stem, "path": str(path), "group_by": "tree"} for path in paths]}
     options = {"max_per_epoch": None, "max_per_dataset": None, "sample_repeat": 1, **options}
     return World(tmp_path).make(sets, functions={"code": joined}, **options)
 
@@ -78,7 +86,7 @@ def test_groups_of_lines_are_kept_as_far_as_there_is_room(tmp_path: Path, monkey
 
     def is_full(self: Groups) -> bool:
         nonlocal most
-        most = max(most, sum(nbytes for _, nbytes in self._kept.values()))
+        most = max(most, sum(kept.memory.nbytes for kept in self._kept.values()))
         return was_full(self)
 
     was_full = Groups._is_full
@@ -87,6 +95,17 @@ def test_groups_of_lines_are_kept_as_far_as_there_is_room(tmp_path: Path, monkey
     data = grouped(tmp_path, [{"tree": i // 500, **line} for i in range(16_000)])
     assert sum(1 for _ in data) == 32
     assert BUDGET // 4 < most < BUDGET
+
+
+@pytest.mark.parametrize(("kind", "budget"), [("jsonl", 24_000_000), ("parquet", 10_000_000)])
+def test_groups_that_are_kept_for_later_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, budget: int
+) -> None:
+    """Each data set may keep half of the budget: those of several were more than all, and nothing fitted any more."""
+    monkeypatch.setenv("HEADRACE_MEMORY_BYTES", str(budget))
+    files = [[{"tree": i // 3, "t": f"{s}-{i}-" + "x" * 4000} for i in range(1500)] for s in range(6)]
+    data = grouped(tmp_path, *files, kind=kind)
+    assert sum(1 for _ in data) == 6 * 500
 
 
 def test_lines_are_counted_as_about_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import Faults, load, rows
+from headrace import Faults, Order, Part, Recipe, load, rows
 from headrace.errors import DataError
 from headrace.fetch.block import block_bytes, gather
 from headrace.fetch.memory import MemoryBudget
 from headrace.fetch.parquet import ParquetReader
-from headrace.fetch.python_size import PythonSize, RowSizes, python_size, total
+from headrace.fetch.python_size import PythonSize, RowSizes, python_size, row_bytes, total
 from headrace.fetch.values import to_python
 from headrace.make import feed
 
@@ -35,6 +35,12 @@ def texts(word: str, most: int = 2000) -> list[str]:
 
 def lists(value: Any, most: int = 30) -> list[list[Any]]:
     return [[value] * LUCK.randrange(most) for _ in range(300)]
+
+
+def words(numbers: Any, count: int) -> Any:
+    """Three of them, again and again."""
+    texts = [f"{i}" * 100_000 for i in range(count)]
+    return pa.DictionaryArray.from_arrays(pa.array([3, None, 17, 9] * 60, numbers), texts)
 
 
 CASES: dict[str, Callable[[], Any]] = {
@@ -60,6 +66,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "large lists": lambda: pa.array(lists(70_000), pa.large_list(pa.int64())),
     "lists of one length": lambda: pa.array([["a", "bb", "ccc"]] * 99, pa.list_(pa.string(), 3)).slice(7, 50),
     "messages": lambda: pa.array([[{"role": "user", "content": text}] * 3 for text in texts("hello ", 200)]),
+    "some of few large words": lambda: words(pa.int8(), 20),
+    "some of many large words": lambda: words(pa.uint16(), 1000),
+    "lists of words": lambda: pa.FixedSizeListArray.from_arrays(words(pa.int32(), 20), 3),
     "maps": lambda: pa.array([[(f"k{i}", i + 1000) for i in range(9)]] * 50, pa.map_(pa.string(), pa.int64())),
 }
 
@@ -265,3 +274,76 @@ def test_rows_of_many_columns_are_made_ready_in_large_blocks(tmp_path: Path, mon
         given = [number for batch in loader for number in batch["n0"]]
     assert sorted(given) == list(range(2000))
     assert max(blocks) == feed.MOST_ROWS
+
+
+# --- rows that use little of what is shared
+
+
+ROWS, EACH_ROW = 2000, 120
+LITTLE_MEMORY = 32 << 20
+WIDE = 45
+"""Texts of 0.2 MB in Arrow, which are 36 MB together in Python: they have a character of four bytes."""
+
+
+def wide_words() -> Any:
+    return pa.array([f"{i:02}" * 100_000 + "😀" for i in range(WIDE)])
+
+
+def own_words(rows: int = ROWS) -> Any:
+    """Each row has short words that no other has; together they take 19 MB."""
+    words = pa.array([f"w{i:07}" for i in range(rows * EACH_ROW)])
+    coded = pa.DictionaryArray.from_arrays(pa.array(range(len(words)), pa.int32()), words)
+    return pa.ListArray.from_arrays(pa.array(range(0, len(words) + 1, EACH_ROW), pa.int32()), coded)
+
+
+def one_of_few_large(rows: int = ROWS) -> Any:
+    """Each row has one and the same of them in all of its places."""
+    numbers = np.repeat(np.arange(rows, dtype=np.int32) % WIDE, EACH_ROW)
+    coded = pa.DictionaryArray.from_arrays(pa.array(numbers), wide_words())
+    return pa.ListArray.from_arrays(pa.array(range(0, len(numbers) + 1, EACH_ROW), pa.int32()), coded)
+
+
+@pytest.mark.parametrize("make", [own_words, one_of_few_large])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_rows_that_use_little_of_a_large_dictionary_are_no_bad_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[int], Any], shuffle: bool
+) -> None:
+    """Each counted as if it had all that is in the dictionary, and a run with `skip` left out the whole file."""
+    monkeypatch.setenv("HEADRACE_MEMORY_BYTES", str(LITTLE_MEMORY if make is own_words else 2 * LITTLE_MEMORY))
+    count = ROWS if make is own_words else 400
+    pq.write_table(pa.table({"n": range(count), "l": make(count)}), tmp_path / "a.parquet")
+    spec, cache = f"parquet:{tmp_path}/a.parquet", tmp_path / "c"
+    with rows(spec, shuffle=shuffle, pool_size=2, cache_dir=cache) as stage:
+        assert sorted(row.data["n"] for row in stage) == list(range(count))
+    with rows(spec, shuffle=shuffle, pool_size=2, cache_dir=cache) as stage:
+        blocks = list(iter(lambda: stage.next_block(8), None))
+        assert sorted(number for block in blocks for number in block.columns["n"]) == list(range(count))
+    recipe = Recipe(parts=(Part(source=spec),), order=Order(shuffle=shuffle, seed=1, pool_chunks=2))
+    with load(recipe, batch_size=8, epochs=1, faults=Faults(policy="skip", budget=count), cache_dir=cache) as loader:
+        assert sorted(number for batch in loader for number in batch["n"]) == list(range(count))
+
+
+def test_a_row_that_uses_all_of_a_large_dictionary_is_a_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_MEMORY_BYTES", str(2 * LITTLE_MEMORY))
+    numbers = [0] * 10 + list(range(WIDE)) + [1] * 10
+    coded = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), wide_words())
+    lists = pa.ListArray.from_arrays(pa.array([*range(11), *range(10 + WIDE, 21 + WIDE)], pa.int32()), coded)
+    pq.write_table(pa.table({"n": range(21), "l": lists}), tmp_path / "a.parquet")
+    spec, cache = f"parquet:{tmp_path}/a.parquet", tmp_path / "c"
+    faults = Faults(policy="skip", budget=1)
+    with load(spec, shuffle=False, batch_size=1, faults=faults, cache_dir=cache) as loader:
+        assert [number for batch in loader for number in batch["n"]] == [n for n in range(21) if n != 10]
+
+
+@pytest.mark.parametrize("make", [own_words, one_of_few_large])
+def test_what_a_few_rows_take_of_a_dictionary_in_lists_is_known(make: Callable[[int], Any]) -> None:
+    """Never too little, and nothing of what only other rows have."""
+    array = make(100)
+    batch = pa.record_batch([array], ["l"])
+    sizes = RowSizes(python_size(batch), np.arange(100, dtype=np.int64))
+    for first, count in ((0, 1), (5, 3), (90, 10)):
+        true = true_size(to_python(array.slice(first, count)))
+        assert true <= sizes.bytes_of(first, count) * 1.05
+        assert row_bytes(batch, first) < 3 * true_size(to_python(array.slice(first, 1)))

@@ -35,3 +35,54 @@ def test_what_is_left_at_the_end_of_the_process_is_let_go_in_silence(kind: str, 
     script.write_text(f"import torch\n{MAKE[kind]}\ntorch.kept = made\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+LATE = """
+import io, os, sys, threading, weakref
+import pyarrow as pa, pyarrow.parquet as pq
+from headrace.catalog import soundness
+from headrace.lerobot import projection
+
+files = []
+
+def late(kind):  # the threads of pyarrow that ask for bytes get the processor only when nobody else wants it
+    was_made, was_read = kind.__init__, kind.read
+
+    def made(self, *arguments):
+        was_made(self, *arguments)
+        files.append(weakref.ref(self))
+
+    def read(self, size=-1):
+        if threading.current_thread() is not threading.main_thread():
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        return was_read(self, size)
+
+    kind.__init__, kind.read = made, read
+
+late(soundness._Blank)
+late(projection._Spans)
+body = io.BytesIO()
+pq.write_table(pa.table({"a": list(range(1000))}), body)
+meta = pq.read_metadata(io.BytesIO(body.getvalue()))
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+if (busy := os.fork()) == 0:
+    while True:
+        pass
+held = 0
+try:
+    for _ in range(40):
+        assert soundness._begin(meta, None) is None
+        held += files.pop()() is not None
+        table = projection._parse(meta, [0], [(0, body.getvalue())], ["a"], [])
+        assert table.num_rows == 1000
+        held += files.pop()() is not None
+finally:
+    os.kill(busy, 9)
+print(held)
+"""
+
+
+def test_no_thread_of_pyarrow_has_a_file_of_ours_when_it_was_looked_at() -> None:
+    """One that still has it when the interpreter ends ends the process by SIGABRT."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("0\n", 0), (done.stdout, done.stderr[-2000:])

@@ -142,6 +142,12 @@ def test_frames_in_a_list_are_counted_before_they_are_decoded() -> None:
         finished(small(9, max_video_frames=8), image=picture(0), videos=[[BROKEN] * 9])
 
 
+@pytest.mark.parametrize("value", [np.array(5), torch.tensor(5.0)], ids=["numpy", "torch"])
+def test_an_array_without_axes_is_no_video(value: Any) -> None:
+    with pytest.raises(DataError, match="video"):
+        finished(small(2), videos=[value])
+
+
 def test_a_video_that_does_not_fit_ends_the_sample() -> None:
     film = clip([0, 1, 2], size=(16, 16))
     assert len(finished(small(6), videos=[film] * 2)["videos"]) == 2

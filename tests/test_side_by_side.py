@@ -229,6 +229,24 @@ def test_a_process_that_is_forked_while_threads_are_taken_can_take_some() -> Non
         assert code == 0
 
 
+def test_a_fork_in_the_midst_of_jobs_waits_for_no_thread_of_its_parent() -> None:
+    script = """
+import os, threading
+from headrace.sequence.side_by_side import Helpers
+own, over = Helpers(2), threading.Event()
+with own.jobs() as begin:
+    begin(over.wait)
+    if (child := os.fork()) == 0:
+        raise SystemExit(7)
+    _, status = os.waitpid(child, 0)
+    over.set()
+own.close()
+print(os.waitstatus_to_exitcode(status))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr[-2000:]
+
+
 def test_jobs_run_while_others_are_still_to_be_begun() -> None:
     ran = threading.Event()
     with closing(Helpers(2)) as own, own.jobs() as begin:

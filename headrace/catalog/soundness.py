@@ -8,7 +8,9 @@ before it asks for the first byte.
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from weakref import ref
 
 from headrace.catalog.filelike import FileLike
 from headrace.catalog.shard import Shard
@@ -16,6 +18,8 @@ from headrace.errors import DataError, shown
 from headrace.limits import is_file_limit, is_task_limit, too_many_files, too_many_tasks
 
 AGAIN = "fetch it, or write it, again"
+MOST_SECONDS = 1.0
+"""To wait for a thread of pyarrow to let go of a file."""
 MOST_TRIED = 1000
 """Columns that are looked at one by one to name the one that is wrong."""
 
@@ -29,15 +33,16 @@ def said(error: BaseException) -> str:
     return shown(" ".join(str(error).split()))
 
 
-class _NothingToRead(Exception):
-    pass
-
-
 class _Blank(FileLike):
-    """A file that is large enough for everything, and cannot be read."""
+    """A file that is large enough for everything, and has no bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 62)
+        self.was_read = False
 
     def read(self, size: int = -1) -> bytes:
-        raise _NothingToRead
+        self.was_read = True
+        return b""
 
 
 def require_sound(shard: Shard, meta: Any) -> None:
@@ -64,22 +69,32 @@ def _begin(
 ) -> Exception | None:
     """Begin to read all row groups, or some, up to where the first byte is needed. With a buffer the first of them is
     opened before that, which looks at its codecs too."""
+    groups = list(range(meta.num_row_groups)) if groups is None else groups
+    if not groups:
+        return None  # there is no column to look at, and pyarrow 18 fails to read no row groups
+    blank = _Blank()
+    error, held = _refusal(blank, meta, columns, groups, buffer_size), ref(blank)
+    error = None if blank.was_read else error
+    del blank
+    # A thread of pyarrow asked for the bytes. If it still has the file when the interpreter ends, the process aborts.
+    until = time.monotonic() + MOST_SECONDS
+    while held() is not None and time.monotonic() < until:
+        time.sleep(0.0001)
+    return error
+
+
+def _refusal(
+    blank: _Blank, meta: Any, columns: list[str] | None, groups: list[int], buffer_size: int
+) -> Exception | None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        blank = pa.PythonFile(_Blank(1 << 62), mode="r")
-        file = pq.ParquetFile(blank, metadata=meta, pre_buffer=not buffer_size, buffer_size=buffer_size)
-        groups = list(range(meta.num_row_groups)) if groups is None else groups
-        if not groups:
-            return None  # there is no column to look at, and pyarrow 18 fails to read no row groups
+        source = pa.PythonFile(blank, mode="r")
+        file = pq.ParquetFile(source, metadata=meta, pre_buffer=not buffer_size, buffer_size=buffer_size)
         next(file.iter_batches(1, row_groups=groups, columns=columns, use_threads=False), None)
-    except _NothingToRead as enough:
-        # pyarrow never lets go of this exception; its traceback would keep every frame below us, and all they hold.
-        enough.__traceback__ = None
-        return None
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        return error
+        return error.with_traceback(None)  # whose frames would keep the file
     return None
 
 

@@ -12,7 +12,7 @@ from headrace.catalog.soundness import said
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.memory import MemoryBudget, MemoryUse, NoRoom
 from headrace.fetch.plan import Chunk
-from headrace.fetch.python_size import RowSizes, python_size
+from headrace.fetch.python_size import RowSizes, python_size, row_bytes
 from headrace.fetch.values import Words, few_of, slices_of, taken, to_python
 
 if TYPE_CHECKING:
@@ -113,14 +113,20 @@ class OpenChunk:
         Python. A row that takes more than half of the memory budget is one that cannot be read."""
         if self._sizes is None and not isinstance(self._data, list):
             self._sizes = RowSizes(python_size(self._data, arrays), self._order)
-            for place, nbytes in self._sizes.over(self.most_bytes).items():
-                self._faults[self.chunk.first + place] = DataError(self._too_large(place, nbytes, self.most_bytes))
+            for place in self._sizes.over(self.most_bytes):
+                if (nbytes := row_bytes(self._data, place, arrays)) > self.most_bytes:
+                    self._faults[self.chunk.first + place] = DataError(self._too_large(place, nbytes, self.most_bytes))
         return self._sizes
 
     @property
     def most_bytes(self) -> int:
         """What rows that are there at once may take as Python values."""
         return NO_LIMIT if self._budget is None else self._budget.nbytes // 2
+
+    def make_room(self, nbytes: int) -> None:
+        """Have what is only kept for later let go, if there is no room for so many bytes."""
+        if self._budget is not None:
+            self._budget.room(nbytes)
 
     @property
     def python_bytes(self) -> int:
@@ -228,8 +234,10 @@ class OpenChunk:
         room = self._budget.preferred() // ROOM_SHARE
         count = sizes.fitting(first, max(SMALL_BYTES // ROOM_SHARE, min(SEGMENT_BYTES, room)))
         nbytes = sizes.bytes_of(first, count)
-        if count == 1 and nbytes > SMALL_BYTES and nbytes > (most := self._budget.most(nbytes)):
-            raise NoRoom(self._too_large(int(self._order[first]), nbytes, most))
+        if count == 1 and nbytes > SMALL_BYTES:
+            nbytes = min(nbytes, row_bytes(self._data, first if self._is_ordered else int(self._order[first])))
+            if nbytes > (most := self._budget.most(nbytes)):
+                raise NoRoom(self._too_large(int(self._order[first]), nbytes, most))
         self._memory.change(self._nbytes + nbytes)
         return count
 

@@ -5,10 +5,11 @@ A struct of one bit in Arrow is a dict in Python, a thousand times as large, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from headrace.fetch.values import FEW_WORDS, is_whole
+from headrace.fetch.values import FEW_WORDS, are_few, is_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,16 +39,19 @@ class PythonSize(NamedTuple):
     """Bytes of each row, without what rows share."""
     shared: int = 0
     """Bytes of the values in dictionaries. Each becomes one Python value, however many rows have it."""
-    word: int = 0
-    """Bytes of the largest of these; of all, where a row may have many."""
+    word: Sizes = 0
+    """Bytes of those of them that each row has, at most."""
 
     def with_field(self, other: PythonSize) -> PythonSize:
         """Of rows that have both."""
-        return PythonSize(_sum(self.each, other.each), self.shared + other.shared, self.word + other.word)
+        return PythonSize(_sum(self.each, other.each), self.shared + other.shared, _sum(self.word, other.word))
 
-    def in_lists(self, each: Sizes) -> PythonSize:
-        """Of lists of these."""
-        return PythonSize(each, self.shared, self.shared)
+    def in_lists(self, together: Callable[[Sizes], Sizes]) -> PythonSize:
+        """Of lists of these. `together`: what the values of each list take, from what each value takes."""
+        import numpy as np
+
+        word = np.minimum(together(self.word), self.shared) if self.shared else 0
+        return PythonSize(_sum(SLOT + LIST, together(self.each)), self.shared, word)
 
 
 def python_size(batch: Any, arrays: str | None = None) -> PythonSize:
@@ -55,6 +59,12 @@ def python_size(batch: Any, arrays: str | None = None) -> PythonSize:
     named = zip(batch.schema.names, batch.columns, strict=True)
     columns = [column for name, column in named if name != arrays or not is_whole(column)]
     return reduce(PythonSize.with_field, map(size_of, columns), PythonSize(0))
+
+
+def row_bytes(batch: Any, place: int, arrays: str | None = None) -> int:
+    """What one row of a RecordBatch takes, with what it alone has of a dictionary."""
+    size = python_size(batch.slice(place, 1), arrays)
+    return total(size.each, 1) + size.shared
 
 
 def size_of(array: Any) -> PythonSize:
@@ -95,14 +105,10 @@ class RowSizes:
     """Rows as Python values, in the order in which a chunk gives them."""
 
     def __init__(self, size: PythonSize, order: I64) -> None:
-        import numpy as np
-
         self._size, self._order = size, order
         self._each = size.each if isinstance(size.each, int) else size.each[order]
-        self._ends: I64 | None = None
-        """Bytes of all rows up to each; None where all rows take the same."""
-        if not isinstance(self._each, int):
-            self._ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._each)])
+        self._word = size.word if isinstance(size.word, int) else size.word[order]
+        self._ends, self._word_ends = _ends(self._each), _ends(self._word)
         self.total = self.bytes_of(0, len(order))
 
     @property
@@ -112,30 +118,26 @@ class RowSizes:
 
     def bytes_of(self, first: int, count: int) -> int:
         """Of rows [first, first + count) of the order, about, if all are there at once."""
-        own = total(self._each, count) if self._ends is None else int(self._ends[first + count] - self._ends[first])
-        return own + min(self._size.shared, FEW_WORDS * count * self._size.word)
+        words = _between(self._word, self._word_ends, first, count)
+        return _between(self._each, self._ends, first, count) + min(self._size.shared, FEW_WORDS * words)
 
     def fitting(self, first: int, most: int) -> int:
         """How many rows from `first` on take at most `most` bytes together; at least one."""
-        import numpy as np
-
         left = len(self._order) - first
         if self._size.shared > most // 2:  # a few rows do not use all that is shared, so it counts for each
-            left = min(left, most // (FEW_WORDS * self._size.word))
+            left = min(left, _as_many(self._word, self._word_ends, first, most // FEW_WORDS))
             most //= 2
         elif self._size.shared:
             most -= self._size.shared
-        if self._ends is None:
-            return max(1, min(left, most // max(total(self._each, 1), 1)))
-        return max(1, min(left, int(np.searchsorted(self._ends, self._ends[first] + most, "right")) - 1 - first))
+        return max(1, min(left, _as_many(self._each, self._ends, first, most)))
 
     def over(self, most: int) -> dict[int, int]:
-        """Rows that each take more than `most` bytes: their places in the file's order, and their bytes."""
+        """Rows that may each take more than `most` bytes: their places in the file's order, and their bytes."""
         import numpy as np
 
-        if largest(self._each) + self._size.word <= most:
+        if largest(self._each) + largest(self._word) <= most:
             return {}
-        each = np.broadcast_to(self._each, len(self._order)) + self._size.word
+        each = np.broadcast_to(_sum(self._each, self._word), len(self._order))
         turns = np.flatnonzero(each > most)
         return dict(zip(self._order[turns].tolist(), each[turns].tolist(), strict=True))
 
@@ -146,6 +148,27 @@ def total(each: Sizes, count: int) -> int:
 
 def largest(each: Sizes) -> int:
     return each if isinstance(each, int) else int(each.max(initial=0))
+
+
+def _ends(each: Sizes) -> I64 | None:
+    """Bytes of all rows up to each; None where all rows take the same."""
+    import numpy as np
+
+    return None if isinstance(each, int) else np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
+
+
+def _between(each: Sizes, ends: I64 | None, first: int, count: int) -> int:
+    """Bytes of the rows [first, first + count)."""
+    return total(each, count) if ends is None else int(ends[first + count] - ends[first])
+
+
+def _as_many(each: Sizes, ends: I64 | None, first: int, most: int) -> int:
+    """How many rows from `first` on take at most `most` bytes together."""
+    import numpy as np
+
+    if ends is None:
+        return most // max(total(each, 1), 1)
+    return int(np.searchsorted(ends, ends[first] + most, "right")) - 1 - first
 
 
 def _sum(each: Sizes, other: Sizes) -> Sizes:
@@ -176,11 +199,22 @@ def _of_plain(kind: Any) -> int:
 def _of_words(array: Any) -> PythonSize:
     """Of the values of a dictionary those that become Python values."""
     words = array.dictionary
-    if len(words) > FEW_WORDS * len(array):
-        words = words.take(array.indices.unique().drop_null())
+    used = None if are_few(words, len(array)) else array.indices.unique().drop_null()
+    if used is not None and len(words) > FEW_WORDS * len(array):
+        words, used = words.take(used), None  # to measure all of them would take longer
     size = size_of(words)
+    each = size.each if used is None or isinstance(size.each, int) else size.each[_numbers(used)]
     # The numbers of the words become Python values too, for a moment.
-    return PythonSize(SLOT + SLOT + NUMBER, size.shared + total(size.each, len(words)), largest(size.each))
+    count = len(words) if used is None else len(used)
+    return PythonSize(SLOT + SLOT + NUMBER, size.shared + total(each, count), largest(each))
+
+
+def _numbers(indices: Any) -> I64:
+    """Arrow's whole numbers, of which none is null."""
+    import numpy as np
+
+    found = np.frombuffer(indices.buffers()[1] or b"", f"{indices.type}")[indices.offset :][: len(indices)]
+    return found.astype(np.int64)
 
 
 def _of_views(array: Any) -> I64:
@@ -207,14 +241,15 @@ def _of_lists(array: Any) -> PythonSize:
         inner = PythonSize(TUPLE).with_field(keys).with_field(size_of(array.items.slice(first, last - first)))
     else:
         inner = size_of(array.values.slice(first, last - first))
-    return inner.in_lists(SLOT + LIST + _sums(inner.each, edges - first))
+    return inner.in_lists(lambda each: _sums(each, edges - first))
 
 
 def _of_fixed_lists(array: Any) -> PythonSize:
     length = array.type.list_size
     inner = size_of(array.values.slice(array.offset * length, len(array) * length))
-    values = length * inner.each if isinstance(inner.each, int) else inner.each.reshape(len(array), length).sum(axis=1)
-    return inner.in_lists(SLOT + LIST + values)
+    return inner.in_lists(
+        lambda each: length * each if isinstance(each, int) else each.reshape(len(array), length).sum(axis=1)
+    )
 
 
 def _sums(each: Sizes, edges: I64) -> I64:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.rng import I64
 
-FEW_WORDS = 4
-"""A dictionary of no more than so many times the values that are wanted becomes Python values as a whole."""
+FEW_WORDS, FEW_BYTES = 4, 1 << 20
+"""A dictionary of no more than so many times the values that are wanted, and so many bytes, becomes Python values as a
+whole."""
 
 # Neither function goes by way of `pa.array(numpy)` or `to_numpy`: pyarrow imports pandas for these, where it is
 # installed, which costs a quarter of a second and 43 MB and is no faster.
@@ -38,7 +39,8 @@ class Words:
     def of(self, column: Any) -> list[Any]:
         """The values of an Arrow array that is a dictionary's."""
         dictionary, numbers = column.dictionary, column.indices.to_pylist()
-        place = (*(part and part.address for part in dictionary.buffers()), dictionary.offset, dictionary.type)
+        places = [None if part is None else part.address for part in dictionary.buffers()]
+        place = (*places, dictionary.offset, dictionary.type)
         _, known = self._known.setdefault(place, (dictionary, {None: None}))
         for number in dict.fromkeys(numbers):
             if number not in known:  # one by one: those before a bad one are not made again for the next row
@@ -95,10 +97,15 @@ def check_dictionaries(batch: Any) -> None:
             waiting += [part for part in _inside(column) if has_dictionary(part.type)]
 
 
+def are_few(dictionary: Any, wanted: int) -> bool:
+    """Whether all of a dictionary's values may be made where some are wanted, without a look at which."""
+    return len(dictionary) <= FEW_WORDS * wanted and dictionary.nbytes <= FEW_BYTES
+
+
 def _words(column: Any) -> list[Any]:
     """Of a dictionary, only what is used becomes Python values, each of them once."""
     indices, dictionary = column.indices, column.dictionary
-    if len(dictionary) <= FEW_WORDS * len(indices):
+    if are_few(dictionary, len(indices)):
         words = to_python(dictionary)
         return [None if i is None else words[i] for i in indices.to_pylist()]
     used = indices.unique().drop_null()

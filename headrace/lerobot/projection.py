@@ -244,7 +244,7 @@ def _parse(meta: Any, groups: list[int], spans: list[tuple[int, bytes]], columns
         pa.PythonFile(_Spans(spans), mode="r"),
         metadata=meta,
         read_dictionary=texts,
-        pre_buffer=True,
+        pre_buffer=False,
         page_checksum_verification=True,
     )
     # One by one: pyarrow cannot put dictionaries inside lists together that come from several row groups.

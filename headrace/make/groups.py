@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headrace.errors import DataError, shown
 from headrace.fetch.chunk import Columns, OpenChunk
@@ -25,15 +26,24 @@ MOST_ROWS = 10_000
 """A group of more rows is refused: the column is no group column, or someone means us ill."""
 
 
+Rows: TypeAlias = "list[dict[str, Any] | DataError]"
+"""All rows of a chunk, or where one cannot be read why."""
+
+
+class _KeptRows(NamedTuple):
+    rows: list[Rows]
+    """They, until they are let go: before anything is refused for want of room."""
+    memory: MemoryUse
+
+
 class Groups:
     def __init__(self, counts: Counts, rules: Rules, column: str, read: Callable[[Chunk, I64, int], OpenChunk]) -> None:
         """`read`: a chunk, the order of its rows, an epoch."""
         in_file_order = replace(rules, shuffle=False, shard_window=1, coordinate="windows", limit=None)
         self._order = Order(counts, in_file_order, 0)
         self._counts, self._column, self._read = counts, column, read
-        self._kept: OrderedDict[int, tuple[list[dict[str, Any] | DataError], int]] = OrderedDict()
-        """The rows of chunks, and the bytes that they take."""
-        self._most_bytes, self._memory = 0, MemoryUse()
+        self._kept: OrderedDict[int, _KeptRows] = OrderedDict()
+        self._most_bytes = 0
 
     def of(self, shard: int, row: int) -> list[dict[str, Any]] | None:
         """The rows of the group that begins with this row; None: it begins before."""
@@ -60,22 +70,25 @@ class Groups:
     def _row(self, shard: int, row: int) -> dict[str, Any]:
         chunk = self._order.chunk_at((shard << WINDOW_BITS) + row)
         kept = self._kept.pop(chunk.start, None)
-        if kept is None:
-            kept = self._rows(chunk)
+        rows = None if kept is None else next(iter(kept.rows), None)
+        if kept is None or rows is None:
+            rows, nbytes = self._rows(chunk)
+            kept = _KeptRows([rows], MemoryUse(nbytes))
+            kept.memory.measure_by(partial(_let_go, kept.rows))
         self._kept[chunk.start] = kept
         while len(self._kept) > 1 and self._is_full():
             self._kept.popitem(last=False)
-        self._memory.change(sum(nbytes for _, nbytes in self._kept.values()))
-        found = kept[0][row - chunk.first]
+        found = rows[row - chunk.first]
         if isinstance(found, DataError):
             raise DataError(str(found))
         return found
 
     def _is_full(self) -> bool:
-        return len(self._kept) > KEPT_CHUNKS or sum(nbytes for _, nbytes in self._kept.values()) > self._most_bytes
+        nbytes = sum(kept.memory.nbytes for kept in self._kept.values())
+        return len(self._kept) > KEPT_CHUNKS or nbytes > self._most_bytes
 
-    def _rows(self, chunk: Chunk) -> tuple[list[dict[str, Any] | DataError], int]:
-        """All rows of a chunk, or where one cannot be read why, and the bytes that they take."""
+    def _rows(self, chunk: Chunk) -> tuple[Rows, int]:
+        """The rows of a chunk, and the bytes that they take."""
         opened = self._read(chunk, self._order.rows_of(chunk), 0)
         try:
             opened.sizes()
@@ -86,11 +99,12 @@ class Groups:
                     f"to group them; they take about {nbytes:,} bytes and may take {opened.most_bytes:,}, half of "
                     f"HEADRACE_MEMORY_BYTES: raise it, or write the file with smaller row groups"
                 )
+            opened.make_room(nbytes)
             return self._read_all(opened), nbytes
         finally:
             opened.close()
 
-    def _read_all(self, opened: OpenChunk) -> list[dict[str, Any] | DataError]:
+    def _read_all(self, opened: OpenChunk) -> Rows:
         rows = opened.chunk.rows
         try:
             return _dicts(opened.part(0, rows))
@@ -98,7 +112,13 @@ class Groups:
             return [_dict_or_error(opened, i) for i in range(rows)]
 
 
-def _dicts(part: Columns | list[dict[str, Any]]) -> list[dict[str, Any] | DataError]:
+def _let_go(rows: list[Rows], most: int) -> int:
+    """It gets only this list: who counts a use of memory must not keep it alive."""
+    rows.clear()
+    return 0
+
+
+def _dicts(part: Columns | list[dict[str, Any]]) -> Rows:
     if isinstance(part, list):
         return list(part)
     return [dict(zip(part, values, strict=True)) for values in zip(*part.values(), strict=True)]

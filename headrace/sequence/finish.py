@@ -120,8 +120,7 @@ class Finish:
         if self.image_processor is not None:
             return 1
         size = self.image_size if kind == "image" else self.video_size
-        are_frames = kind == "video" and (isinstance(value, _LISTS) or hasattr(value, "__array__"))
-        frames = min(len(value), self.max_video_frames) if are_frames else 1
+        frames = min(len(value), self.max_video_frames) if kind == "video" and _are_frames(value) else 1
         return frames * 3 * size * size * _FLOAT_BYTES
 
     def _tokens(self, sample: Sample, training: bool) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class Finish:
         """[frames, 3, size, size]. Images in a list or an array are a video, too."""
         import torch
 
-        if isinstance(value, list | tuple) or hasattr(value, "__array__"):
+        if _are_frames(value):
             if clip is not None:
                 raise DataError(f"the video is a list of frames, which have no times, so that {clip} cannot be found")
             from headrace.fetch.media.video import spread
@@ -187,6 +186,11 @@ class Finish:
 
         rate, most = self.audio_sample_rate, self.audio_max_length
         return torch.from_numpy(log_mel(wave, self.audio_n_mels, most, sample_rate=rate, budget=policy))
+
+
+def _are_frames(video: Any) -> bool:
+    """Whether a video is its frames: a list, or an array with an axis for them."""
+    return isinstance(video, _LISTS) or (hasattr(video, "__array__") and getattr(video, "shape", ()) != ())
 
 
 def several(kind: str, field: str, value: Any) -> list[Any]:

@@ -52,7 +52,7 @@ class Helpers:
         if self.threads < 2:
             yield lambda job: job
             return
-        stop, user = Stop(current()), object()
+        stop, user, process = Stop(current()), object(), os.getpid()
         start = lend(stop, None)
         every: list[_Task[Any]] = []
         waiting: deque[_Task[Any]] = deque()
@@ -72,7 +72,8 @@ class Helpers:
             done = all(task.done for task in every)
         finally:
             try:
-                if not done:  # or interrupted, which may be in the midst of anything that the pool does
+                # Or interrupted, which may be in the midst of anything that the pool does. A fork has no threads.
+                if not done and process == os.getpid():
                     stop.set()
                     wait([task.begun for task in every if not task.begun.cancel()])
             finally:

@@ -13,10 +13,56 @@ TOUCHED = "tests/test_rows.py::test_user_files_are_never_touched"
 FAULTS, CONTENT = "tests/test_download.py::TestFaults", "tests/test_download.py::TestContent"
 ROT = "tests/test_cache.py::TestRot"
 CHUNK, VALUES, BOMBS = "headrace/fetch/chunk.py", "headrace/fetch/values.py", "tests/test_parquet_bombs.py"
+SIZES = "tests/test_python_size.py"
+QUIET = "tests/test_quiet_exit.py::test_no_thread_of_pyarrow_has_a_file_of_ours_when_it_was_looked_at"
 FEW = "test_values_that_come_again_are_made_once_where_few_rows_are_read_at_a_time"
 BESIDE_BAD = "test_values_that_come_again_are_made_once_beside_one_that_cannot_be_read"
 
 BUGS = (
+    # --- rows are counted as what they are
+    Bug(
+        "rows counted as all that they share",
+        "a row with a few words of a large dictionary is left out as too large",
+        (Edit(CHUNK, "if (nbytes := row_bytes(self._data, place, arrays)) >", "if (nbytes := 1 << 60) >"),),
+        (f"{SIZES}::test_rows_that_use_little_of_a_large_dictionary_are_no_bad_rows",),
+    ),
+    Bug(
+        "words in lists counted as one",
+        "a list may have many words of a dictionary, and is measured as if it had one",
+        (Edit("headrace/fetch/python_size.py", "np.minimum(together(self.word), self.shared)", "self.word"),),
+        (f"{SIZES}::test_what_a_few_rows_take_of_a_dictionary_in_lists_is_known",),
+    ),
+    Bug(
+        "large dictionaries made as a whole",
+        "a row with one word of forty has all of them made",
+        (Edit(VALUES, " and dictionary.nbytes <= FEW_BYTES", ""),),
+        (f"{SIZES}::test_rows_that_use_little_of_a_large_dictionary_are_no_bad_rows",),
+    ),
+    Bug(
+        "buffers without bytes as keys",
+        "a column that is empty in every row ends the run once another has a value that cannot be read",
+        (Edit(VALUES, "None if part is None else part.address for", "part and part.address for"),),
+        ("tests/test_bad_parquet.py::test_a_bad_value_harms_no_other_row_whatever_stands_beside_it",),
+    ),
+    Bug(
+        "groups that are kept for ever",
+        "the groups of several data sets fill the memory budget, and every other row is refused",
+        (Edit("headrace/make/groups.py", "            kept.memory.measure_by(partial(_let_go, kept.rows))\n", ""),),
+        ("tests/test_memory_room.py::test_groups_that_are_kept_for_later_make_room",),
+    ),
+    # --- threads of pyarrow
+    Bug(
+        "a file left with a thread of pyarrow",
+        "a process that ends soon after a footer was looked at aborts",
+        (Edit("headrace/catalog/soundness.py", "while held() is not None and", "while False and"),),
+        (QUIET,),
+    ),
+    Bug(
+        "metadata read in threads of pyarrow",
+        "a process that ends soon after metadata of robots was read aborts",
+        (Edit("headrace/lerobot/projection.py", "pre_buffer=False,", "pre_buffer=True,"),),
+        (QUIET,),
+    ),
     Bug(
         "sweep removes what came meanwhile",
         "a name that was taken in vain is given up with the file that came since",

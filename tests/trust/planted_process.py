@@ -9,6 +9,19 @@ STEPS = "headrace/serve/steps.py"
 
 BUGS = (
     Bug(
+        "a fork waits for its parent's threads",
+        "a process that is forked while decoders are at work, and fails, never ends",
+        (Edit("headrace/sequence/side_by_side.py", "if not done and process == os.getpid():", "if not done:"),),
+        ("tests/test_side_by_side.py::test_a_fork_in_the_midst_of_jobs_waits_for_no_thread_of_its_parent",),
+        hangs=True,
+    ),
+    Bug(
+        "length of an array without axes",
+        "a video that is a single number is a TypeError, which a run that skips bad rows does not skip",
+        (Edit("headrace/sequence/finish.py", ' and getattr(video, "shape", ()) != ()', ""),),
+        ("tests/test_sample_totals.py::test_an_array_without_axes_is_no_video",),
+    ),
+    Bug(
         "batch of the job before",
         "what a worker made before it was told to go elsewhere is taken",
         (Edit(WORKER, "            if message[0] != self._job:\n                continue\n", ""),),
