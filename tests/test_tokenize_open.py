@@ -271,7 +271,7 @@ def test_a_text_on_which_the_tokenizer_fails_is_named_by_its_place(
 ) -> None:
     opened = open_tokenizer(Tokenize(tokenizer=str(folder), backend="reference"))
     monkeypatch.setattr(opened, "_encoder", Fake(core.to_str(), lambda t: "zebra" in t, PanicException("index 3 of 2")))
-    with pytest.raises(TextError, match="text 1 of the list cannot be tokenized: the tokenizer says 'index 3 of 2'"):
+    with pytest.raises(TextError, match="text 1 of the list cannot be tokenized: the tokenizer says: index 3 of 2"):
         opened.encode(["fine", "a zebra", "a zebra"])
     monkeypatch.setattr(opened, "_encoder", Fake(core.to_str(), lambda t: "zebra" in t, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
