@@ -29,7 +29,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 _LONG_NUMBER = 200
 """Bits of a whole number that is too long for a message."""
-_QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|`[^`]*`|'[^']*'""")
+_QUOTED = re.compile(r"""["'`].*["'`]""", re.DOTALL)
+"""From the first quote to the last: what is quoted may have quotes in it."""
 
 
 class HeadraceError(Exception):

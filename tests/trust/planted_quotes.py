@@ -145,6 +145,12 @@ BUGS = (
         ("tests/test_tokenize_open.py::test_a_text_on_which_the_tokenizer_fails_is_named_by_its_place",),
     ),
     Bug(
+        "quotes in a quote",
+        "it is taken to end at the first of them",
+        (Edit("headrace/errors.py", "[\"'`].*[\"'`]", "[\"'`].*?[\"'`]"),),
+        (f"{LINKS}::test_what_a_tokenizer_says_of_a_text_is_told_without_its_quotes",),
+    ),
+    Bug(
         "row quoted where two tokenizers differ",
         "what is right for our own texts is done with those of the data set",
         (

@@ -374,9 +374,10 @@ def test_the_first_letters_of_a_video_that_is_none_are_not_quoted() -> None:
         assert "the MP4 has a box of unknown kind" in said
 
 
-def test_what_a_tokenizer_says_of_a_text_is_told_without_its_quotes() -> None:
-    panic = f'byte index 1 is not a char boundary; it is inside "é" (bytes 0..2) of `{SECRET}`'
-    assert unquoted(panic) == "byte index 1 is not a char boundary; it is inside … (bytes 0..2) of …"
+@pytest.mark.parametrize("quotes", ["{}", "`{}`", "a`{}", "'{}", '"{}\n`'])
+def test_what_a_tokenizer_says_of_a_text_is_told_without_its_quotes(quotes: str) -> None:
+    panic = f"index 1 is not a char boundary; it is inside 'é' (bytes 0..2) of `{quotes.format(SECRET)}`[...]"
+    assert unquoted(panic) == "index 1 is not a char boundary; it is inside …[...]"
 
 
 def test_a_value_is_described_by_its_kind_and_length() -> None:
