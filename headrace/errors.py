@@ -22,8 +22,15 @@ never the query part of a URL.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit, urlunsplit
+
+_LONG_NUMBER = 200
+"""Bits of a whole number that is too long for a message."""
+_QUOTED = re.compile(r"""["'`].*["'`]""", re.DOTALL)
+"""From the first quote to the last: what is quoted may have quotes in it."""
 
 
 class HeadraceError(Exception):
@@ -92,6 +99,39 @@ def shown(value: object, limit: int = 200) -> str:
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= limit else text[:limit] + "…"
+
+
+def described(value: object) -> str:
+    """What a value of a file is, for messages that must not quote it: the file may be a link to any other. Numbers are
+    as they are."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # of numpy or torch
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int) and value.bit_length() > _LONG_NUMBER:
+        return f"a whole number of {value.bit_length():,} bits"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return f"text of {_counted(len(value), 'character')}"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _counted(len(value), "byte")
+    if isinstance(value, Mapping):
+        return f"an object of {_counted(len(value), 'key')}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value):,}"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"an array of {shown(value.dtype)} and shape {tuple(value.shape)}"
+    return f"a value of type {type(value).__name__}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def unquoted(error: object) -> str:
+    """What a library says, without what it quotes."""
+    return shown(_QUOTED.sub("…", str(error)))
 
 
 def plain_url(url: str) -> str:

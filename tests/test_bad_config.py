@@ -101,7 +101,9 @@ def test_text_in_lines_without_a_tokenizer_names_the_row(files: Path) -> None:
     from headrace.errors import DataError
 
     said = refused(lambda: first_batch(opened(files, "jsonl:{}/in/*.jsonl", seq_len=16)), DataError)
-    assert re.search(r"jsonl:\d+, column 'text' is .* \(str\): a list of token numbers from 0 on is expected", said)
+    assert re.search(
+        r"jsonl:\d+, column 'text' is text of \d+ characters: a list of token numbers from 0 on is expected", said
+    )
 
 
 def test_pools_that_do_not_fit_into_memory_are_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,7 +263,7 @@ def test_rows_without_a_column_are_rows_all_the_same(world: World) -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda sample, tokens: 7, "its formatter gave '7'"),
+        (lambda sample, tokens: 7, "its formatter gave 7; a dict"),
         (lambda sample, tokens: [{"txt": "x"}], "a dict with 'text'"),
         (lambda sample, tokens: {"text": "ab", "segments": [("a", True)]}, "segments that do not make its text"),
         (lambda sample, tokens: {"text": "ab", "segments": [7]}, "segments that do not make its text"),

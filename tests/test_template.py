@@ -423,6 +423,15 @@ def test_marks_around_the_wrong_turns_are_refused(world: World, owner: Owner) ->
         dataset_of(world, owner(wrong), CHATS, learn="assistant")
 
 
+def test_what_a_template_writes_is_not_quoted(world: World, owner: Owner) -> None:
+    """Its file may be a link to any other."""
+    with pytest.raises(SpecError, match="of two messages it makes text of 6 characters; take render='tokens'"):
+        dataset_of(world, owner("secret"), CHATS)
+    wrong = MARKED.replace("message['role'] == 'assistant'", "message['role'] == 'user'")
+    with pytest.raises(SpecError, match=r"they stand around (text of \d+ characters( and )?)+; correct the template"):
+        dataset_of(world, owner(wrong), CHATS, learn="assistant")
+
+
 def test_a_conversation_of_which_nothing_would_be_learned_is_refused(world: World, owner: Owner) -> None:
     sometimes = MARKED.replace(
         "message['role'] == 'assistant'", "message['role'] == 'assistant' and messages | length > 1"

@@ -271,8 +271,14 @@ def test_a_text_on_which_the_tokenizer_fails_is_named_by_its_place(
 ) -> None:
     opened = open_tokenizer(Tokenize(tokenizer=str(folder), backend="reference"))
     monkeypatch.setattr(opened, "_encoder", Fake(core.to_str(), lambda t: "zebra" in t, PanicException("index 3 of 2")))
-    with pytest.raises(TextError, match="text 1 of the list cannot be tokenized: the tokenizer says 'index 3 of 2'"):
+    with pytest.raises(TextError, match="text 1 of the list cannot be tokenized: the tokenizer says: index 3 of 2"):
         opened.encode(["fine", "a zebra", "a zebra"])
+    quoting = PanicException("byte index 1 is not a char boundary; it is inside 'a' (bytes 0..1) of `a zebra`")
+    monkeypatch.setattr(opened, "_encoder", Fake(core.to_str(), lambda t: "zebra" in t, quoting))
+    with pytest.raises(TextError, match="it is inside …$") as caught:  # the row is not quoted
+        opened.encode(["fine", "a zebra"])
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None
     monkeypatch.setattr(opened, "_encoder", Fake(core.to_str(), lambda t: "zebra" in t, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         opened.encode(["a zebra"])

@@ -91,7 +91,7 @@ def test_a_difference_in_the_first_rows_is_found_and_mended(
         assert lists(opened.encode(["three", "a zebra"])) == bare(core, ["three", "a zebra"])
         assert opened.backend == "reference"
     (line,) = warned(caplog)
-    assert ("a zebra" if error is None else "it failed: boom") in line
+    assert ("text 1 of 2 (7 characters) has" if error is None else "it failed: boom") in line
     assert "no text was given before that had not been compared" in line
     assert moved(opened).backend == "reference"
     assert len(warned(caplog)) == 1
@@ -131,7 +131,7 @@ def test_wrong_first_rows_are_an_error_where_the_fast_backend_is_asked_for(
 ) -> None:
     plant()
     opened = open_tokenizer(Tokenize(tokenizer=str(folder), backend="fast"))
-    with pytest.raises(SpecError, match="a zebra"):
+    with pytest.raises(SpecError, match=r"text 0 of 1 \(7 characters\) has"):
         opened.encode(["a zebra"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import resource
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.make import growth, probes
 from headrace.make.describe import Tokenize
 from headrace.make.tokenize import TextError, Tokenizer, open_tokenizer
+from headrace.outside_json import PARSED_BYTES
 from headrace.testing.tokenizers import write_tokenizer
 
 
@@ -78,6 +79,8 @@ BOMBS: dict[str, dict[str, Any]] = {
     "the model's own prefix": {"continuing_subword_prefix": "b" * 1000},
     "the model's own suffix": {"end_of_word_suffix": "b" * 1000},
 }
+
+REFUSAL = r"times as long, and [\d,]+ times may be; look at its |its post_processor writes a text"
 
 USUAL: dict[str, dict[str, Any]] = {
     "a space": {"normalizer": chain({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))},
@@ -148,15 +151,20 @@ def made(plain: dict[str, Any], tmp_path: Path) -> Callable[[dict[str, Any]], Pa
     return made
 
 
+@pytest.fixture
+def usual(plain: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "usual.json"
+    path.write_text(json.dumps(plain))
+    return path
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_tokenizer_that_makes_far_more_of_a_text_is_refused_where_it_is_opened(
     made: Callable[[dict[str, Any]], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(BOMBS[name])
     monkeypatch.setattr(Tokenizer, "__init__", lambda *_: pytest.fail("it was opened"))
-    with pytest.raises(
-        HeadraceError, match=r"times as long, and [\d,]+ times may be; look at its |its post_processor writes a text"
-    ):
+    with pytest.raises(HeadraceError, match=REFUSAL):
         open_tokenizer(path)
 
 
@@ -181,45 +189,76 @@ def test_long_texts_of_all_scripts_are_no_harm_to_a_usual_tokenizer(
 
 
 LIMITED = """
-import json, sys
+import json, resource, sys
+import fastokens, numpy, tokenizers
 from headrace.errors import HeadraceError
 from headrace.make.tokenize import open_tokenizer
 
-def peak():
-    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) << 10
+def kilobytes(name):
+    return int(open("/proc/self/status").read().split(name + ":")[1].split()[0])
 
-import numpy, tokenizers, fastokens
-before = peak()
-opened = open_tokenizer(sys.argv[1])
+def peak():
+    return kilobytes("VmHWM") - before << 10
+
+def told(act):
+    try:
+        return len(act())
+    except HeadraceError as error:
+        return str(error)
+
+def limit(plain, room):
+    # The library's threads are there before the room is measured.
+    open_tokenizer(plain).encode(["a text", "another"] * 100)
+    most = (kilobytes("VmSize") << 10) + room
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+"""
+TOKENIZED = """
+given = json.load(sys.stdin)
+limit(given["plain"], given["room"])
+before = kilobytes("VmRSS")
+opened = open_tokenizer(given["path"])
 after = peak()
-said = []
-for texts in json.load(sys.stdin):
-    for encode in (opened.encode, opened.encode_with_places):
-        try:
-            said.append(len(encode(texts)))
-        except HeadraceError as error:
-            said.append(str(error))
-print(json.dumps([after - before, peak() - before, said]))
+ways = (opened.encode, opened.encode_with_places)
+said = [told(lambda: encode(texts)) for texts in given["batches"] for encode in ways]
+print(json.dumps([after, peak(), said]))
+"""
+REFUSED = """
+given = json.load(sys.stdin)
+limit(given["plain"], given["room"])
+before = kilobytes("VmRSS")
+print(json.dumps({name: [told(lambda: [open_tokenizer(path)]), peak()] for name, path in given["paths"].items()}))
 """
 BUDGET = 64 * growth.BATCH
 """Bytes of memory for texts that are tokenized together."""
 
 
-def memory_of(path: Path, *batches: list[str]) -> tuple[int, int, list[Any]]:
-    """Bytes that a process takes to open a tokenizer, those to tokenize texts, and what comes of it: their number, or
-    the error. It has twice the budget and no more, from before Python starts."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (2 * BUDGET + (1 << 30), 2 * BUDGET + (1 << 30)))
-
+def ran(code: str, **given: Any) -> Any:
+    """What a process prints that has so much `room`, and no more, once all modules are there."""
     env = {**os.environ, "RAYON_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-    command = [sys.executable, "-c", LIMITED, str(path)]
-    ran = subprocess.run(
-        command, input=json.dumps(batches), capture_output=True, text=True, check=False, preexec_fn=limit, env=env
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    opened, taken, said = json.loads(ran.stdout)
+    command = [sys.executable, "-c", LIMITED + code]
+    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def memory_of(plain: Path, path: Path, *batches: list[str]) -> tuple[int, int, list[Any]]:
+    """Bytes that a process takes to open a tokenizer, those to tokenize texts, and what comes of it: their number, or
+    the error. It has twice the budget and no more."""
+    opened, taken, said = ran(TOKENIZED, plain=str(plain), path=str(path), room=2 * BUDGET, batches=batches)
     return opened, taken, said
+
+
+def test_each_refusal_stays_within_twice_the_budget(
+    made: Callable[[dict[str, Any]], Path], usual: Path, tmp_path: Path
+) -> None:
+    """All in one process, whose memory is limited to that: a file has its bytes, and what values of JSON take."""
+    paths = {name: made(parts).rename(tmp_path / f"{i}.json") for i, (name, parts) in enumerate(BOMBS.items())}
+    budget = max(path.stat().st_size for path in paths.values()) + PARSED_BYTES
+    found = ran(REFUSED, plain=str(usual), room=2 * budget, paths={name: str(path) for name, path in paths.items()})
+    assert list(found) == list(BOMBS)
+    for name, (said, taken) in found.items():
+        assert re.search(REFUSAL, str(said)), (name, said)
+        assert taken < 2 * budget, (name, taken)
 
 
 WORST: dict[str, dict[str, Any]] = {
@@ -240,21 +279,23 @@ WORST: dict[str, dict[str, Any]] = {
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", WORST)
 def test_the_worst_tokenizer_that_is_opened_stays_within_twice_its_budget(
-    made: Callable[[dict[str, Any]], Path], name: str
+    made: Callable[[dict[str, Any]], Path], usual: Path, name: str
 ) -> None:
     """With a long text, and with many short ones that each grow as much as they may."""
     path = made(WORST[name])
     batches = [["é" * 200_000], ["short", "aé" * 300_000], ["aé" * 20] * 100]
-    opened, taken, said = memory_of(path, *batches)
-    assert opened < BUDGET
+    opened, taken, said = memory_of(usual, path, *batches)
+    assert opened < 2 * (path.stat().st_size + PARSED_BYTES)
     assert taken < 2 * BUDGET
     assert said[4:] == [100, 100]
     assert len(said) == 6
 
 
-def test_a_text_that_would_grow_to_gigabytes_is_refused_before_it_does(made: Callable[[dict[str, Any]], Path]) -> None:
-    _, taken, said = memory_of(made({"normalizer": replace("a", "b" * 4000)}), ["short", "a" * 10_000_000])
-    assert taken < 1 << 29  # it is refused before the rules are run on all of it
+def test_a_text_that_would_grow_to_gigabytes_is_refused_before_it_does(
+    made: Callable[[dict[str, Any]], Path], usual: Path
+) -> None:
+    _, taken, said = memory_of(usual, made({"normalizer": replace("a", "b" * 4000)}), ["short", "a" * 10_000_000])
+    assert taken < 1 << 28  # it is refused before the rules are run on all of it
     assert len(said) == 2
     for line in said:
         assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ PIECES = 16 * STRUCTURE
 OFFSET = 8
 """Bytes in an Arrow array for each text, in addition to its characters."""
 NO_LIMIT = 1 << 62
+_MARK = re.compile(r'["{}\[\]]')
+_COLON = re.compile(r"[ \t\r]*:")
 
 
 class Objects(list[dict[str, Any]]):
@@ -345,11 +348,32 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
-    seen = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise _Refused(f"has the key {shown(key, 60)!r} twice in one object; keep one of them")
-        seen.add(key)
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise _Twice("has a key twice in one object, the second time here; keep one of them")
+
+
+class _Twice(_Refused):
+    """A key that comes again."""
+
+
+def _second_key(text: str) -> int:
+    """The character at which the first key begins that its object has already. The text up to there is JSON."""
+    string = json.JSONDecoder().raw_decode
+    open_keys: list[set[str]] = []
+    at = 0
+    while found := _MARK.search(text, at):
+        mark, at = found[0], found.end()
+        if mark == '"':
+            key, at = string(text, found.start())
+            if _COLON.match(text, at):
+                if key in open_keys[-1]:
+                    return found.start()
+                open_keys[-1].add(key)
+        elif mark in "{[":
+            open_keys.append(set())
+        else:
+            open_keys.pop()
+    return 0
 
 
 _KINDS = {str: "a string", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
@@ -411,6 +435,9 @@ def _refuse_keys_twice(lines: list[bytes], wanted: list[int], kept: list[int], b
         try:
             json.loads(lines[number].decode(), object_pairs_hook=_refuse_twice)
         except (ValueError, RecursionError) as error:
+            if isinstance(error, _Twice):
+                text = lines[number].decode()
+                error.offset = len(text[: _second_key(text)].encode())
             raise _explain(number, lines[number], error) from None
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.errors import DataError, shown
+from headrace.errors import DataError, described, shown
 from headrace.fetch.values import to_python
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Column: TypeAlias = "NDArray[np.float32] | NDArray[np.int64] | NDArray[np.bool_] | list[Any]"
 """Numbers as one array, its first axis the frame; texts and whatever else has no fixed shape as a list."""
+
+_NUMBERS = re.compile(r"u?int(8|16|32|64)|float(16|32|64)|bool")
+"""Types that a message may name. Other text of meta/info.json is not quoted: the file may be a link to any other."""
 
 
 def is_python(feature: Feature) -> bool:
@@ -100,7 +104,7 @@ def _numbers(flat: Any, feature: Feature, where: str) -> Any:
     if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
         raise DataError(
             f"{where}, column {shown(feature.name)!r} holds {shown(kind)} where meta/info.json declares "
-            f"{shown(feature.dtype)}"
+            f"{shown(feature.dtype) if _NUMBERS.fullmatch(feature.dtype) else described(feature.dtype)}"
         )
     letter = "f" if pa.types.is_floating(kind) else "u" if pa.types.is_unsigned_integer(kind) else "i"
     values = numbers_of(flat, np.dtype(f"{letter}{kind.bit_width // 8}"))

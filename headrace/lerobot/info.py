@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from headrace.catalog.shard import safe_parts
-from headrace.errors import DataError, NotAllowed, shown
+from headrace.errors import DataError, NotAllowed, described, shown
 from headrace.lazy import cached_property
 from headrace.lerobot.template import Template
 from headrace.outside_json import TooManyValues, parse
@@ -83,26 +83,27 @@ class Info:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
-        version = _version(values.get("codebase_version"))
+        version = _version(values)
         if values.get("storage_format") not in (None, "parquet"):
-            stored = shown(values["storage_format"])
-            raise DataError(f"storage_format {stored!r} is not read here; only parquet and mp4 files are")
+            raise DataError(
+                f"storage_format is {_said(values, 'storage_format')}, not 'parquet'; only parquet and mp4 files are "
+                f"read here"
+            )
         features = _features(values)
         videos = [feature for feature in features.values() if feature.is_video]
         made = cls(
             version=version,
-            fps=_fps(values.get("fps")),
+            fps=_fps(values),
             features=features,
             total_episodes=_count(values, "total_episodes"),
             total_frames=_count(values, "total_frames"),
             robot_type=None if values.get("robot_type") is None else str(values["robot_type"]),
-            data_path=Template.parse(values.get("data_path", DATA_PATH), ("chunk_index", "file_index")),
+            data_path=Template.parse("data_path", values.get("data_path", DATA_PATH), ("chunk_index", "file_index")),
             video_path=_video_path(values) if videos else None,
             raw=values,
         )
         if made.video_path is not None and len(videos) > 1 and "video_key" not in made.video_path.fields:
-            template = shown(made.video_path.text)
-            raise DataError(f"video_path {template!r} has no {{video_key}}, so all {len(videos)} cameras were one file")
+            raise DataError(f"video_path has no {{video_key}}, so that all {len(videos)} cameras were one file")
         for feature in videos:
             made.video_file(feature.name, 0, 0)
         return made
@@ -178,14 +179,20 @@ def _json_object(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"it is not JSON ({shown(error)}); fetch it, or write it, again") from error
     if not isinstance(values, dict):
-        raise DataError(f"it holds {_kind(values)}, where an object is expected")
+        raise DataError(f"it holds {described(values)}, where an object is expected")
     return values
 
 
-def _version(text: object) -> str:
+def _said(values: dict[str, Any], name: str) -> str:
+    """What a field is, without its text."""
+    return described(values[name]) if name in values else "missing"
+
+
+def _version(values: dict[str, Any]) -> str:
+    text = values.get("codebase_version")
     version = parse_version(text)
     if version is None:
-        raise DataError(f"codebase_version is {shown(repr(text))}, not a version like {VERSION!r}")
+        raise DataError(f"codebase_version is {_said(values, 'codebase_version')}, not a version like {VERSION!r}")
     if version[0] < 3:
         raise DataError(old_version(str(text)))
     if version[0] > 3:
@@ -193,17 +200,18 @@ def _version(text: object) -> str:
     return str(text)
 
 
-def _fps(value: object) -> int:
+def _fps(values: dict[str, Any]) -> int:
+    value: Any = values.get("fps")
     whole = type(value) is int or (isinstance(value, float) and math.isfinite(value) and value == int(value))
-    if not whole or not 0 < value <= FASTEST:  # type: ignore[operator]
-        raise DataError(f"fps is {shown(repr(value))}, not a whole number of frames per second above 0")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    if not whole or not 0 < value <= FASTEST:
+        raise DataError(f"fps is {_said(values, 'fps')}, not a whole number of frames per second above 0")
+    return int(value)
 
 
 def _count(values: dict[str, Any], name: str) -> int:
     value = values.get(name, 0)
     if type(value) is not int or not 0 <= value < MOST_FRAMES:
-        raise DataError(f"{name} is {shown(repr(value))}, not a number of at least 0")
+        raise DataError(f"{name} is {described(value)}, not a whole number of at least 0 and below {MOST_FRAMES:,}")
     return value
 
 
@@ -211,13 +219,15 @@ def _video_path(values: dict[str, Any]) -> Template:
     text = values.get("video_path", VIDEO_PATH)
     if text is None:
         raise DataError("video_path is null, but there are features of dtype video")
-    return Template.parse(text, ("video_key", "chunk_index", "file_index"))
+    return Template.parse("video_path", text, ("video_key", "chunk_index", "file_index"))
 
 
 def _features(values: dict[str, Any]) -> dict[str, Feature]:
     found = values.get("features")
     if not isinstance(found, dict) or not found:
-        raise DataError(f"features is {_kind(found)}, where an object with the name of each feature is expected")
+        raise DataError(
+            f"features is {_said(values, 'features')}, where an object with the name of each feature is expected"
+        )
     if len(found) > MOST_FEATURES:
         raise DataError(f"it declares {len(found):,} features, which is more than the {MOST_FEATURES:,} that we read")
     return {name: _feature(name, value) for name, value in found.items()}
@@ -228,12 +238,12 @@ def _feature(name: str, value: Any) -> Feature:
     if not name or "/" in name:
         raise DataError(f"{what}: its name is empty or has a '/', which stands between folders and names only")
     if not isinstance(value, dict):
-        raise DataError(f"{what} is {_kind(value)}, where an object with dtype and shape is expected")
+        raise DataError(f"{what} is {described(value)}, where an object with dtype and shape is expected")
     dtype, shape = value.get("dtype"), value.get("shape")
     if not isinstance(dtype, str) or not dtype:
-        raise DataError(f"{what}: its dtype is {shown(repr(dtype))}, not text like 'float32'")
-    if not isinstance(shape, list) or any(type(size) is not int or not 0 <= size < 1 << 31 for size in shape):
-        raise DataError(f"{what}: its shape is {shown(repr(shape))}, not a list of sizes")
+        raise DataError(f"{what}: its dtype is {_said(value, 'dtype')}, not text like 'float32'")
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
+        raise DataError(f"{what}: its shape is {_shape(value)}, not a list of sizes")
     if dtype == "video":
         try:
             safe_parts(name)
@@ -251,14 +261,14 @@ def _depth(what: str, value: dict[str, Any]) -> Depth | None:
     said = {key: item for place in places for key, item in place.items()}
     unit = said.get("depth_unit") or Depth.unit
     if unit not in ("m", "mm"):
-        raise DataError(f"{what}: its depth_unit is {shown(repr(unit))}, not 'm' or 'mm'")
+        raise DataError(f"{what}: its depth_unit is {described(unit)}, not 'm' or 'mm'")
     numbers = {}
     for name, default in (("min", Depth.min), ("max", Depth.max), ("shift", Depth.shift)):
         key = "video.shift" if name == "shift" else f"video.depth_{name}"
         number = said.get(key)
         number = default if number is None else number
         if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < 1e9:
-            raise DataError(f"{what}: its {key} is {shown(repr(number))}, not a number of metres")
+            raise DataError(f"{what}: its {key} is {described(number)}, not a number of metres")
         numbers[name] = float(number)
     use_log = said.get("video.use_log")
     made = Depth(unit, **numbers, use_log=True if use_log is None else use_log is True)
@@ -267,6 +277,13 @@ def _depth(what: str, value: dict[str, Any]) -> Depth | None:
     return made
 
 
-def _kind(value: object) -> str:
-    words = {dict: "an object", list: "a list", str: "text", type(None): "nothing", bool: "true or false"}
-    return words.get(type(value), "a number")
+def _shape(value: dict[str, Any]) -> str:
+    shape = value.get("shape")
+    if not isinstance(shape, list):
+        return _said(value, "shape")
+    wrong = next(size for size in shape if not _is_size(size))
+    return f"{described(shape)} with {described(wrong)} in it"
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31

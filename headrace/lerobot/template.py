@@ -9,7 +9,7 @@ from string import Formatter
 from typing import Self
 
 from headrace.catalog.shard import safe_parts
-from headrace.errors import DataError, NotAllowed, shown
+from headrace.errors import DataError, NotAllowed, described
 
 LONGEST = 1000
 _WIDTH = re.compile(r"(?:0([1-9][0-9]?)d)?")
@@ -19,29 +19,33 @@ _WIDTH = re.compile(r"(?:0([1-9][0-9]?)d)?")
 class Template:
     """A path with places for numbers and names, such as `data/chunk-{chunk_index:03d}/file-{file_index}.parquet`."""
 
+    name: str
+    """The field of meta/info.json that has it. No message quotes it: the file may be a link to any other."""
     text: str
     parts: tuple[tuple[str, str, int], ...]
     """Text, the field after it ('': none), and the digits that the field has at least."""
 
     @classmethod
-    def parse(cls, text: str, names: Collection[str]) -> Self:
+    def parse(cls, name: str, text: str, names: Collection[str]) -> Self:
         """Fields are of `names` only, plain or with a width like `03d`; the path leads nowhere but down."""
         if not isinstance(text, str) or not 0 < len(text) <= LONGEST:
-            raise _wrong(text, f"it is not text of 1 to {LONGEST} characters", names)
+            raise _wrong(name, f"it is {described(text)}, not text of 1 to {LONGEST} characters", names)
         try:
             pieces = list(Formatter().parse(text))
-        except ValueError as error:
-            raise _wrong(text, str(error), names) from None
-        parts = []
+        except ValueError:
+            raise _wrong(
+                name, f"it is {described(text)} with a brace that is not closed or not opened", names
+            ) from None
+        parts: list[tuple[str, str, int]] = []
         for literal, field, spec, conversion in pieces:
             width = _WIDTH.fullmatch(spec or "")
             if spec and not (field or "").endswith("_index"):
                 width = None  # only numbers have one
             if field is not None and (field not in names or conversion is not None or width is None):
-                asked = f"{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}"
-                raise _wrong(text, f"the field {shown('{' + asked + '}')!r} is refused", names)
+                number = sum(bool(field) for _, field, _ in parts) + 1
+                raise _wrong(name, f"field {number} in braces is refused", names)
             parts.append((literal, field or "", int(width[1] or 0) if width else 0))
-        made = cls(text, tuple(parts))
+        made = cls(name, text, tuple(parts))
         made._path(dict.fromkeys(names, "0"))
         return made
 
@@ -53,20 +57,24 @@ class Template:
         """The path. A number that it has no place for must be 0, or two files would have one name."""
         for name, value in values.items():
             if not isinstance(value, str) and (value < 0 or (value and name not in self.fields)):
-                raise DataError(f"path template {shown(self.text)!r} has no place for {name}={value}")
+                raise DataError(f"path template {self.name} in meta/info.json has no place for {name}={value}")
         return self._path(values)
 
     def _path(self, values: dict[str, str] | dict[str, int | str]) -> str:
         found = "".join(text + (str(values[field]).zfill(width) if field else "") for text, field, width in self.parts)
         try:
             safe_parts(found)
-        except NotAllowed as error:
-            raise NotAllowed(f"path template {shown(self.text)!r}: {error}") from None
+        except NotAllowed:
+            raise NotAllowed(
+                f"path template {self.name} in meta/info.json gives a file name that is refused: a part of it is "
+                f"empty, leads out of its folder, is too long, has characters that are not for names, or is a name "
+                f"this library keeps for itself"
+            ) from None
         return found
 
 
-def _wrong(text: object, why: str, names: Collection[str]) -> DataError:
+def _wrong(name: str, why: str, names: Collection[str]) -> DataError:
     return DataError(
-        f"path template {shown(text)!r} in meta/info.json: {why}; a template has the fields "
+        f"path template {name} in meta/info.json: {why}; a template has the fields "
         f"{', '.join('{' + name + '}' for name in names)}, plain or with a width like {{chunk_index:03d}}"
     )

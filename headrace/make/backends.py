@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headrace import rng
-from headrace.errors import SpecError, shown
+from headrace.errors import SpecError, shown, unquoted
 from headrace.make import growth, probes
 from headrace.run import fast_tokenizer_lost
 
@@ -128,7 +128,7 @@ class Watched:
                 raise
             # Where the reference fails as well, the texts are to blame, and this is where it says so.
             right = self._reference.encode_flat(texts)
-            self._fall_back(f"it failed: {shown(error)}")
+            self._fall_back(f"it failed: {unquoted(error)}")
             return right
         sample = self._sample(texts)
         if sample and (difference := first_difference(self._reference, self._fast, sample)):
@@ -197,10 +197,10 @@ def choose(reference: tokenizers.Tokenizer, backend: str) -> Encoder:
         if not is_failure(error):
             raise
         if must:
-            raise unequal(f"it cannot open it: {shown(error)}") from error
-        log.info("tokenizing with tokenizers; fastokens cannot open this tokenizer: %s", shown(error))
+            raise unequal(f"it cannot open it: {unquoted(error)}") from None
+        log.info("tokenizing with tokenizers; fastokens cannot open this tokenizer: %s", unquoted(error))
         return plain
-    difference = first_difference(plain, fast, texts)
+    difference = first_difference(plain, fast, texts, quoted=True)
     if difference and must:
         raise unequal(difference)
     if difference:
@@ -210,15 +210,16 @@ def choose(reference: tokenizers.Tokenizer, backend: str) -> Encoder:
     return Watched(plain, fast, must)
 
 
-def first_difference(reference: Encoder, fast: Encoder, texts: Sequence[str]) -> str | None:
-    """What the fast backend gives that the reference does not, in words; None: they are equal on `texts`."""
+def first_difference(reference: Encoder, fast: Encoder, texts: Sequence[str], *, quoted: bool = False) -> str | None:
+    """What the fast backend gives that the reference does not, in words; None: they are equal on `texts`. `quoted`:
+    these are ours, and not those of a data set."""
     right, right_offsets = reference.encode_flat(texts)
     try:
         ids, offsets = fast.encode_flat(texts)
     except BaseException as error:
         if not is_failure(error):
             raise
-        return f"it failed: {shown(error)}"
+        return f"it failed: {unquoted(error)}"
     if len(offsets) != len(right_offsets):
         return f"it gives {len(offsets) - 1} lists of ids for {len(texts)} texts"
     for i, text in enumerate(texts):
@@ -227,8 +228,9 @@ def first_difference(reference: Encoder, fast: Encoder, texts: Sequence[str]) ->
         if wanted != found:
             pairs = zip(wanted, found, strict=False)
             at = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(wanted), len(found)))
+            what = f"the text {shown(text, 60)!r}" if quoted else f"text {i} of {len(texts)} ({len(text):,} characters)"
             return (
-                f"the text {shown(text, 60)!r} has {len(wanted)} ids, from number {at} on {wanted[at : at + 5]}, and "
+                f"{what} has {len(wanted)} ids, from number {at} on {wanted[at : at + 5]}, and "
                 f"it gives {len(found)}, from there on {found[at : at + 5]}"
             )
     return None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.address import Address
-from headrace.errors import DataError, HeadraceError, NotAllowed, shown
+from headrace.errors import DataError, HeadraceError, NotAllowed, described, shown
 from headrace.fetch.block import RowBlock
 from headrace.make.cut import ends_of_media, marks_of, without_cut
 from headrace.make.draft import rendered
@@ -113,8 +113,8 @@ class Formatted:
         for one in several:
             if not isinstance(one, dict) or not isinstance(one.get("text"), str):
                 raise DataError(
-                    f"{shown(address, 1000)}: its formatter gave {shown(one)!r}; a dict with 'text', a list of "
-                    f"them, or None is expected"
+                    f"{shown(address, 1000)}: its formatter gave {_given(one)}; a dict with 'text', a list of them, or "
+                    f"None is expected"
                 )
             if one.get("segments") and not _makes(one["segments"], one["text"]):
                 raise DataError(
@@ -252,6 +252,16 @@ class FromFormatter(Formatted):
                 f"this data set by TrueStreamingDataset, or name a column of text"
             )
         return [{"text": one["text"]} for one in several]
+
+
+def _given(one: Any) -> str:
+    """What a formatter gave instead of a sample. It is not quoted: it may have text of a row."""
+    if not isinstance(one, dict):
+        return described(one)
+    if "text" in one:
+        return f"a dict whose 'text' is {described(one['text'])}"
+    keys = ", ".join(repr(shown(key, 40)) if isinstance(key, str) else described(key) for key in list(one)[:8])
+    return f"a dict without 'text' ({f'its keys: {keys}' if one else 'it is empty'})"
 
 
 def _makes(segments: Any, text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,7 +14,7 @@ from headrace.catalog.retry import HEALS, retrying
 from headrace.catalog.shard import Broken
 from headrace.catalog.source import REPO
 from headrace.catalog.transport import client_token
-from headrace.errors import DataError, NotAllowed, NotFound, SpecError, Unreachable, shown
+from headrace.errors import DataError, NotAllowed, NotFound, SpecError, Unreachable, shown, unquoted
 from headrace.make import growth
 from headrace.make.backends import is_failure
 
@@ -42,7 +41,6 @@ _FILES = (
 )
 """What transformers may ask for to open a tokenizer, by patterns of the Hub's client."""
 INSTALL = "pip install 'headrace[tokenizers]'"
-_QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|`[^`]*`|'[^']*'""")
 AN_OBJECT = "an object"
 
 
@@ -230,8 +228,8 @@ def parse(text: str, where: object) -> tokenizers.Tokenizer:
     except BaseException as error:
         if not is_failure(error):
             raise
-        why = _QUOTED.sub("…", str(error))  # the file may be a link to one that is no tokenizer at all
-        raise DataError(f"{shown(where)}: it is no {FILE} that tokenizers can read ({shown(why)})") from None
+        why = unquoted(error)  # the file may be a link to one that is no tokenizer at all
+        raise DataError(f"{shown(where)}: it is no {FILE} that tokenizers can read ({why})") from None
 
 
 def _names(find: Callable[[str], Path | None]) -> Names:

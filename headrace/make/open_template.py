@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import DataError, SpecError, Unreachable, shown
+from headrace.errors import DataError, SpecError, Unreachable, described, shown
 from headrace.make.load import INSTALL, transformers_tokenizer
 from headrace.make.messages import MEDIA, Message, Ways
 from headrace.make.template import Template, TooMuchOfIt, with_ids
@@ -112,10 +112,13 @@ def _ways(template: Template) -> Ways:
     lists = not _shows(template, _BASE, _ASKED, _SAID)
     base = _listed(_BASE) if lists else _BASE
     if lists and (not _shows(template, base, _ASKED, _SAID) or _PRINTED.search(template.write(base)[0])):
-        made = _tried(template, _BASE)
+        try:
+            made = described(template.write(_BASE)[0])
+        except DataError as error:
+            made = str(error)
         raise SpecError(
             f"render='template': the chat template does not write a question and an answer: of two messages it makes "
-            f"{shown(made)!r}; take render='tokens'"
+            f"{made}; take render='tokens'"
         )
     tools = _shows(template, base, _TOOL, tools=_TOOLS)
     told = _listed(_TALK) if lists else _TALK
@@ -173,6 +176,11 @@ def _same(one: str, two: str) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(two)))
 
 
+def _lengths(texts: Sequence[str]) -> str:
+    """Of texts that are not quoted: the template's file may be a link to any other."""
+    return " and ".join(described(text) for text in texts[:8]) or "nothing"
+
+
 def _prove(template: Template) -> None:
     """That what counts as the assistant's is what it says. Longer conversations are looked at as they come."""
     base = _listed(_BASE) if template.ways.lists else _BASE
@@ -185,5 +193,5 @@ def _prove(template: Template) -> None:
     if "".join(said).count(_SAID) != 2 or _ASKED in "".join(said):
         raise SpecError(
             f"learn='assistant': the generation marks of the chat template do not stand around the assistant's turns: "
-            f"of two answers {_SAID!r} they give {shown(said)!r}; correct the template, or take learn='all'"
+            f"of two answers {_SAID!r} they stand around {_lengths(said)}; correct the template, or take learn='all'"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from headrace.errors import DataError, shown
+from headrace.errors import DataError, described, shown
 from headrace.fetch.block import RowBlock
 from headrace.make.faults import Fault
 from headrace.make.sample import Sample
@@ -98,7 +98,12 @@ class FromText:
         texts = _column(block, self._column)
         for i, text in enumerate(texts):
             if not isinstance(text, str):
-                raise _unfit(block, i, self._column, text, "a text is expected; name another column, or repair the row")
+                raise _unfit(
+                    block,
+                    i,
+                    self._column,
+                    f"is {described(text)}: a text is expected; name another column, or repair the row",
+                )
         try:
             found = self._encode(list(texts))
         except ValueError as error:
@@ -122,14 +127,16 @@ class FromIds:
     def _ids(self, block: RowBlock, i: int, value: Any) -> Ids:
         import numpy as np
 
-        listed = isinstance(value, list) and all(type(x) is int and 0 <= x < 1 << 31 for x in value)
+        listed = isinstance(value, list) and all(map(_is_token, value))
         if not listed and not isinstance(value, np.ndarray):
+            what = f"is {described(value)}{_wrong_item(value)}"
             raise _unfit(
-                block, i, self._column, value, "a list of token numbers from 0 on is expected; text needs a tokenizer"
+                block, i, self._column, f"{what}: a list of token numbers from 0 on is expected; text needs a tokenizer"
             )
         ids: Ids = np.asarray(value, dtype=np.int32)
-        if self._vocab_size and len(ids) and int(ids.max()) >= self._vocab_size:
-            raise _unfit(block, i, self._column, value, f"the tokenizer has only {self._vocab_size} tokens")
+        if self._vocab_size and len(ids) and (most := int(ids.max())) >= self._vocab_size:
+            what = f"is a list of {len(ids):,} with the token number {most} in it"
+            raise _unfit(block, i, self._column, f"{what}: the tokenizer has only {self._vocab_size} tokens")
         return ids
 
 
@@ -143,6 +150,16 @@ def _column(block: RowBlock, name: str) -> Sequence[Any]:
     )
 
 
-def _unfit(block: RowBlock, i: int, column: str, value: Any, wanted: str) -> DataError:
-    where = shown(block.addresses[i], 1000)
-    return DataError(f"{where}, column {shown(column)!r} is {shown(value)!r} ({type(value).__name__}): {wanted}")
+def _unfit(block: RowBlock, i: int, column: str, why: str) -> DataError:
+    """The value is not quoted: its file may be a link to any other."""
+    return DataError(f"{shown(block.addresses[i], 1000)}, column {shown(column)!r} {why}")
+
+
+def _wrong_item(value: Any) -> str:
+    """What in a list is no token number."""
+    items = enumerate(value if isinstance(value, list) else ())
+    return next((f" with {described(item)} at place {i:,}" for i, item in items if not _is_token(item)), "")
+
+
+def _is_token(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31

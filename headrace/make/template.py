@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from headrace.errors import DataError, SpecError, shown
+from headrace.errors import DataError, SpecError, described, shown
 from headrace.make.draft import placeholder
 from headrace.make.load import INSTALL
 from headrace.make.messages import MEDIA, Message, Ways, messages_of, tools_in
@@ -175,9 +175,13 @@ def media_stop(text: str, tokens: Mapping[str, str], more: Sequence[str] = ()) -
 
 def _checked(messages: Any) -> list[tuple[Message, bool]]:
     """Messages that a formatter gives by itself; flags of theirs can take a turn away."""
-    if not isinstance(messages, list | tuple) or not all(isinstance(m, Mapping) and m.get("role") for m in messages):
+    listed = isinstance(messages, list | tuple)
+    wrong = [i for i, m in enumerate(messages) if not isinstance(m, Mapping) or not m.get("role")] if listed else []
+    if wrong or not listed:
+        item = f" of which number {wrong[0]} is {described(messages[wrong[0]])} without a role" if wrong else ""
         raise DataError(
-            f"its formatter gave messages {shown(messages)!r}; a list of dicts with role and content is expected"
+            f"its formatter gave as messages {described(messages)}{item}; a list of dicts with role and content is "
+            f"expected"
         )
     found = [{"content": "", **message} for message in messages]
     return [(one, one["role"] == "assistant" and is_learned(one)) for one in found]

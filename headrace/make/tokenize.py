@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from headrace.errors import DataError, SpecError, shown
+from headrace.errors import DataError, SpecError, shown, unquoted
 from headrace.make import backends, growth
 from headrace.make.describe import Tokenize
 from headrace.make.load import AN_OBJECT, CONFIG, Names, by_name, from_object, parse
@@ -182,8 +182,8 @@ class Tokenizer:
             except BaseException as wrong:
                 if not backends.is_failure(wrong):
                     raise
-                raise TextError(i, f"cannot be tokenized: the tokenizer says {shown(wrong)!r}") from wrong
-        raise DataError(f"{len(texts)} texts cannot be tokenized together: {shown(error)!r}") from error
+                raise TextError(i, f"cannot be tokenized: the tokenizer says: {unquoted(wrong)}") from None
+        raise DataError(f"{len(texts)} texts cannot be tokenized together: {unquoted(error)}") from None
 
     def _id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)

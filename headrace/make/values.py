@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from numbers import Integral, Number
 from typing import Any, Literal, TypeAlias
 
-from headrace.errors import DataError, shown
+from headrace.errors import DataError, described, shown
 from headrace.fetch.media.sniff import BYTES
 
 Status: TypeAlias = Literal["data", "path", "url", "id"]
@@ -116,7 +116,7 @@ def said_of(name: str, value: Any) -> bool | None:
         found = bool(value) if isinstance(value, int | float) else None
     if found is None:
         raise DataError(
-            f"{name} is {shown(value)!r}; true or false, a number, or one of {', '.join(_FLAGS)} is expected"
+            f"{name} is {described(value)}; true or false, a number, or one of {', '.join(_FLAGS)} is expected"
         )
     return found
 

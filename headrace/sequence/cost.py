@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from headrace.errors import DataError, SpecError, shown
+from headrace.errors import DataError, SpecError, described, shown
 from headrace.fetch.media.audio import sound_seconds
 from headrace.fetch.media.clip import clip_of
 from headrace.fetch.media.mel import HOP_SECONDS
@@ -111,5 +111,5 @@ def _asked(tokens: Callable[[Mapping[str, Any]], int], extras: Mapping[str, Any]
     except Exception as error:
         raise DataError(f"media_tokens failed: {type(error).__name__}: {shown(error)}") from error
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise DataError(f"media_tokens gave {shown(found)!r} for a sample; a whole number from 0 on is expected")
+        raise DataError(f"media_tokens gave {described(found)} for a sample; a whole number from 0 on is expected")
     return found

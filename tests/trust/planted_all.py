@@ -7,6 +7,7 @@ import planted_files
 import planted_order
 import planted_outside
 import planted_process
+import planted_quotes
 import planted_robots
 import planted_safety
 import planted_state
@@ -25,4 +26,5 @@ BUGS: tuple[Bug, ...] = (
     *planted_process.BUGS,
     *planted_safety.BUGS,
     *planted_waits.BUGS,
+    *planted_quotes.BUGS,
 )

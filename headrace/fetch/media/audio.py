@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import DataError, HeadraceError, Refused, SpecError, shown
+from headrace.errors import DataError, HeadraceError, Refused, SpecError, described, shown
 from headrace.fetch.media.budget import DEFAULT, Budget, Clock
 from headrace.fetch.media.clip import Clip
 from headrace.fetch.media.layout import require_all_samples, require_whole
@@ -109,7 +109,8 @@ def _require_form(rate: Any, channels: int) -> int:
         rate = int(rate)
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not MIN_RATE <= rate <= MAX_RATE:
         raise DataError(
-            f"the audio has a sampling rate of {shown(rate)}; a whole number, {MIN_RATE} to {MAX_RATE:,}, is expected"
+            f"the audio has a sampling rate of {described(rate)}; a whole number, {MIN_RATE} to {MAX_RATE:,}, is "
+            f"expected"
         )
     if not 1 <= channels <= MAX_CHANNELS:
         raise Refused(f"the audio has {channels:,} channels; 1 to {MAX_CHANNELS} are decoded")

@@ -23,6 +23,10 @@ HEAD = 64 << 10
 """Bytes of a read that looks for the index."""
 MAX_BOXES = 1000
 """Boxes beside each other that are looked at."""
+_KINDS = frozenset(
+    b"ftyp moov mdat free udta meta mvhd mvex moof styp sidx trak tkhd edts elst mdia mdhd hdlr minf vmhd smhd dinf "
+    b"dref stbl stsd stts ctts stss stsc stsz stz2 stco co64".split()
+)
 
 
 class Bytes(Protocol):
@@ -96,7 +100,7 @@ def _head(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int, int
     elif length == 0:
         length = size - at
     if length < body - at:
-        raise DataError(f"the MP4 has a box {name_of(kind)} of {length} bytes, which cannot be: its index is damaged")
+        raise DataError(f"the MP4 has a box {_known(kind)} of {length} bytes, which cannot be: its index is damaged")
     return kind, body, at + length
 
 
@@ -107,7 +111,7 @@ def children(data: memoryview) -> list[tuple[bytes, memoryview]]:
     while at + 8 <= len(data):
         kind, body, stop = _head(data, at, len(data))
         if stop > len(data):
-            raise DataError(f"the MP4 has a box {name_of(kind)} that ends after the one it is in: its index is damaged")
+            raise DataError(f"the MP4 has a box {_known(kind)} that ends after the one it is in: its index is damaged")
         if len(found) == MAX_BOXES:
             raise Refused(f"the MP4 has more than {MAX_BOXES:,} boxes in one; such an index is not read")
         found.append((kind, data[body:stop]))
@@ -126,6 +130,11 @@ def need(data: memoryview, *path: bytes) -> memoryview:
             raise DataError(f"the MP4 has no box {name_of(kind)} where one must be: its index is damaged")
         data = body
     return data
+
+
+def _known(kind: bytes) -> str:
+    """The name of a box that MP4 files have. Of another file it would be four of its characters."""
+    return name_of(kind) if kind in _KINDS else "of unknown kind"
 
 
 def name_of(kind: bytes) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headrace.errors import DataError, shown
+from headrace.errors import DataError, described
 
 ROUNDED = 0.1
 """Seconds by which a clip may end after its medium does: those who wrote it down rounded."""
@@ -40,16 +40,16 @@ def clip_of(value: Any) -> Clip | None:
         return None
     pair = list(value) if isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1 else None
     if pair is None or len(pair) != 2:
-        raise DataError(f"the clip is {shown(value)!r}; a pair of times, the start and the end, is expected")
+        raise DataError(f"the clip is {described(value)}; a pair of times, the start and the end, is expected")
     if pair[0] is None and pair[1] is None:
         return None
-    start, end = _seconds(pair[0], value), _seconds(pair[1], value)
+    start, end = _seconds(pair[0]), _seconds(pair[1])
     if end is not None and end <= (start or 0.0):
-        raise DataError(f"the clip {shown(value)!r} ends before it begins, or where it begins")
+        raise DataError(f"the clip ends before it begins, or where it begins: from {start or 0.0:g} s to {end:g} s")
     return Clip(start or 0.0, end)
 
 
-def _seconds(time: Any, value: Any) -> float | None:
+def _seconds(time: Any) -> float | None:
     if time is None:
         return None
     found = math.nan
@@ -62,7 +62,10 @@ def _seconds(time: Any, value: Any) -> float | None:
         except (TypeError, ValueError, OverflowError):
             found = math.nan
     if not 0 <= found < math.inf:
-        raise DataError(f"the clip {shown(value)!r} has {shown(time)!r} in it, which is no time in seconds from 0 on")
+        raise DataError(
+            f"the clip has {described(time)} in it, which is no time in seconds from 0 on; times are numbers, or texts "
+            f"like '0:01:02.5'"
+        )
     return found
 
 

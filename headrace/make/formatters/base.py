@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeAlias
 
-from headrace.errors import DataError, SpecError, shown
+from headrace.errors import DataError, SpecError, described
 from headrace.make.draft import Draft, Formatted, rendered
 from headrace.make.fields import Row, check_fields
 from headrace.make.values import said_of
@@ -52,7 +52,7 @@ def _made(inner: Inner, grouped: Grouped | None) -> Format:
 
 def _rows(sample: Any) -> tuple[list[Row], bool]:
     if not isinstance(sample, Mapping):
-        raise DataError(f"a row is a mapping of columns to values; got {type(sample).__name__}: {shown(sample)!r}")
+        raise DataError(f"a row is a mapping of columns to values; got {described(sample)}")
     if isinstance(sample, Row):
         return [sample], False
     group = group_of(sample)
@@ -90,7 +90,7 @@ class Mapped:
 
     def __call__(self, sample: Mapping[str, Any], tokens: Tokens) -> Formatted | list[Formatted] | None:
         if not isinstance(sample, Mapping):
-            raise DataError(f"a row is a mapping of columns to values; got {type(sample).__name__}: {shown(sample)!r}")
+            raise DataError(f"a row is a mapping of columns to values; got {described(sample)}")
         group = group_of(sample)
         if group is not None:
             return self.format({"rows": [Row(row, self.fields) for row in group]}, tokens)

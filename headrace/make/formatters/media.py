@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from numbers import Number
 from typing import Any
 
-from headrace.errors import DataError, SpecError, shown
+from headrace.errors import DataError, SpecError, described, shown
 from headrace.fetch.media.likely import is_frames, named_kind
 from headrace.make.fields import Row, first_of
 from headrace.make.turns import Kind, Piece, Turn
@@ -134,7 +134,7 @@ def without_holes(row: Row, kind: Kind, value: Any) -> list[Any]:
     at = next((i for i, item in enumerate(value) if not is_media(item)), None) if several else None
     if at is not None and not is_optional(row, kind):
         raise DataError(
-            f"{kind} {at} of {len(value)} in the row holds nothing ({shown(value[at], 60)!r}); repair or leave out the "
+            f"{kind} {at} of {len(value)} in the row holds nothing ({described(value[at])}); repair or leave out the "
             f"row, or give the field map `optional: ={kind}` to go without"
         )
     return found
