@@ -99,9 +99,8 @@ class Runs:
         return Path.write_text, (self._path, "it ran")
 
 
-@pytest.mark.filterwarnings(
-    "ignore:pickle-based deserialization:RuntimeWarning"
-)  # pyarrow before 21 says that it is off
+@pytest.mark.filterwarnings("ignore:pickle-based deserialization:RuntimeWarning")  # pyarrow before 21: it is off
+@pytest.mark.filterwarnings("ignore:pyarrow.PyExtensionType is deprecated:FutureWarning")  # in pyarrow 18
 def test_an_extension_type_that_is_a_pickle_is_not_run(tmp_path: Path) -> None:
     meta = {
         b"ARROW:extension:name": b"arrow.py_extension_type",
