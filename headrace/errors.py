@@ -24,13 +24,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 _LONG_NUMBER = 200
 """Bits of a whole number that is too long for a message."""
-_QUOTED = re.compile(r"""["'`].*["'`]""", re.DOTALL)
-"""From the first quote to the last: what is quoted may have quotes in it."""
+_QUOTE = r"""(?!'(?:t|s|re|ll|ve|d|m)\b)["'`]"""
+_QUOTED = re.compile(f"{_QUOTE}(?:.*{_QUOTE}|.*)", re.DOTALL)
+"""From the first quote to the last, as what is quoted may have quotes in it; where there is only one, to the end."""
 
 
 class HeadraceError(Exception):
@@ -104,6 +107,12 @@ def shown(value: object, limit: int = 200) -> str:
 def described(value: object) -> str:
     """What a value of a file is, for messages that must not quote it: the file may be a link to any other. Numbers are
     as they are."""
+    with suppress(Exception):  # of a value that a user's own function made
+        return _described(value)
+    return f"a value of type {type(value).__name__}"
+
+
+def _described(value: Any) -> str:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()  # of numpy or torch
     if value is None or isinstance(value, bool):

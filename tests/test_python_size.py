@@ -37,6 +37,10 @@ def lists(value: Any, most: int = 30) -> list[list[Any]]:
     return [[value] * LUCK.randrange(most) for _ in range(300)]
 
 
+def pairs(array: Any) -> Any:
+    return pa.FixedSizeListArray.from_arrays(array, 2)
+
+
 def words(numbers: Any, count: int) -> Any:
     """Three of them, again and again."""
     texts = [f"{i}" * 100_000 for i in range(count)]
@@ -68,7 +72,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "messages": lambda: pa.array([[{"role": "user", "content": text}] * 3 for text in texts("hello ", 200)]),
     "some of few large words": lambda: words(pa.int8(), 20),
     "some of many large words": lambda: words(pa.uint16(), 1000),
-    "lists of words": lambda: pa.FixedSizeListArray.from_arrays(words(pa.int32(), 20), 3),
+    "pairs of words": lambda: pairs(words(pa.int32(), 20)),
+    "pairs of words in structs": lambda: pairs(pa.StructArray.from_arrays([words(pa.int32(), 20)], ["a"])),
+    "lists of pairs of words": lambda: pa.ListArray.from_arrays([0, 0, 50, 120], pairs(words(pa.int32(), 20))),
     "maps": lambda: pa.array([[(f"k{i}", i + 1000) for i in range(9)]] * 50, pa.map_(pa.string(), pa.int64())),
 }
 
@@ -347,3 +353,16 @@ def test_what_a_few_rows_take_of_a_dictionary_in_lists_is_known(make: Callable[[
         true = true_size(to_python(array.slice(first, count)))
         assert true <= sizes.bytes_of(first, count) * 1.05
         assert row_bytes(batch, first) < 3 * true_size(to_python(array.slice(first, 1)))
+
+
+PAIRS = ("pairs of words", "pairs of words in structs", "lists of pairs of words")
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("case", PAIRS)
+def test_words_in_lists_of_one_length_are_read(tmp_path: Path, case: str, shuffle: bool) -> None:
+    array = CASES[case]()
+    pq.write_table(pa.table({"n": range(len(array)), "l": array}), tmp_path / "a.parquet")
+    with rows(f"parquet:{tmp_path}/a.parquet", shuffle=shuffle, cache_dir=tmp_path / "c") as stage:
+        given = sorted((row.data["n"], row.data["l"]) for row in stage)
+    assert given == list(enumerate(array.to_pylist()))

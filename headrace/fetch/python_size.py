@@ -50,7 +50,8 @@ class PythonSize(NamedTuple):
         """Of lists of these. `together`: what the values of each list take, from what each value takes."""
         import numpy as np
 
-        word = np.minimum(together(self.word), self.shared) if self.shared else 0
+        word = together(self.word) if self.shared else 0
+        word = min(word, self.shared) if isinstance(word, int) else np.minimum(word, self.shared)
         return PythonSize(_sum(SLOT + LIST, together(self.each)), self.shared, word)
 
 
@@ -200,13 +201,13 @@ def _of_words(array: Any) -> PythonSize:
     """Of the values of a dictionary those that become Python values."""
     words = array.dictionary
     used = None if are_few(words, len(array)) else array.indices.unique().drop_null()
-    if used is not None and len(words) > FEW_WORDS * len(array):
+    if used is not None and len(words) > FEW_WORDS * len(used):
         words, used = words.take(used), None  # to measure all of them would take longer
     size = size_of(words)
     each = size.each if used is None or isinstance(size.each, int) else size.each[_numbers(used)]
-    # The numbers of the words become Python values too, for a moment.
     count = len(words) if used is None else len(used)
-    return PythonSize(SLOT + SLOT + NUMBER, size.shared + total(each, count), largest(each))
+    # The numbers of the words become Python values too, for a moment.
+    return PythonSize(SLOT + SLOT + NUMBER, size.shared + total(each, count), largest(each) + largest(size.word))
 
 
 def _numbers(indices: Any) -> I64:

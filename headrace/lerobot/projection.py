@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -120,15 +121,17 @@ class _Spans(FileLike):
 
     def __init__(self, spans: list[tuple[int, bytes]]) -> None:
         super().__init__(1 << 62)
-        self._spans = spans
+        self._spans = sorted(spans)
+        self._starts = [start for start, _ in self._spans]
 
     def read(self, size: int = -1) -> bytes:
-        for start, data in self._spans:
-            if start <= self.at < start + len(data):
-                found = data[self.at - start : self.at - start + max(size, 0)]
-                self.at += len(found)
-                return found
-        return b""
+        place = bisect_right(self._starts, self.at) - 1
+        if place < 0:
+            return b""
+        start, data = self._spans[place]
+        found = data[self.at - start : self.at - start + max(size, 0)]
+        self.at += len(found)
+        return found
 
 
 class _Sizes:

@@ -190,7 +190,7 @@ class Finish:
 
 def _are_frames(video: Any) -> bool:
     """Whether a video is its frames: a list, or an array with an axis for them."""
-    return isinstance(video, _LISTS) or (hasattr(video, "__array__") and getattr(video, "shape", ()) != ())
+    return isinstance(video, _LISTS) or (hasattr(video, "__array__") and getattr(video, "shape", None) != ())
 
 
 def several(kind: str, field: str, value: Any) -> list[Any]:

@@ -108,7 +108,7 @@ BUGS = (
     Bug(
         "one heavy row ends the run",
         "a row that is too large is not left out where bad rows are",
-        (Edit(CHUNK, "in self._sizes.over(self.most_bytes).items()", "in self._sizes.over(NO_LIMIT).items()"),),
+        (Edit(CHUNK, "in self._sizes.over(self.most_bytes):", "in self._sizes.over(NO_LIMIT):"),),
         ("tests/test_python_size.py",),
     ),
     Bug(
