@@ -231,12 +231,13 @@ def test_a_process_that_is_forked_while_threads_are_taken_can_take_some() -> Non
 
 def test_a_fork_in_the_midst_of_jobs_waits_for_no_thread_of_its_parent() -> None:
     script = """
-import os, threading
+import os, signal, threading
 from headrace.sequence.side_by_side import Helpers
 own, over = Helpers(2), threading.Event()
 with own.jobs() as begin:
     begin(over.wait)
     if (child := os.fork()) == 0:
+        signal.alarm(20)
         raise SystemExit(7)
     _, status = os.waitpid(child, 0)
     over.set()

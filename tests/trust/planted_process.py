@@ -13,7 +13,6 @@ BUGS = (
         "a process that is forked while decoders are at work, and fails, never ends",
         (Edit("headrace/sequence/side_by_side.py", "if not done and process == os.getpid():", "if not done:"),),
         ("tests/test_side_by_side.py::test_a_fork_in_the_midst_of_jobs_waits_for_no_thread_of_its_parent",),
-        hangs=True,
     ),
     Bug(
         "length of an array without axes",
