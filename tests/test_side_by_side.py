@@ -197,6 +197,34 @@ def test_threads_that_share_helpers_end_them_without_harm_to_each_other() -> Non
     assert not helpers()
 
 
+class ClosedBetween:
+    """A lock. Whenever it is free again, another thread ends the helpers first."""
+
+    def __init__(self, own: Helpers) -> None:
+        self._own, self._lock, self._is_closing = own, own._lock, False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if not self._is_closing:
+            self._is_closing = True
+            other = threading.Thread(target=self._own.close)
+            other.start()
+            other.join(20)
+            self._is_closing = False
+
+
+def test_threads_that_are_taken_are_ended_by_nobody_else() -> None:
+    with closing(Helpers(2)) as own:
+        own._lock = ClosedBetween(own)  # type: ignore[assignment]
+        for _ in range(3):
+            with own.jobs() as begin:
+                assert [call() for call in [begin(lambda: 1) for _ in range(3)]] == [1, 1, 1]
+    assert not helpers()
+
+
 def test_a_forked_process_has_helpers_of_its_own() -> None:
     with closing(Helpers(2)) as own:
         here = ran_in(own)

@@ -201,7 +201,7 @@ BUGS = (
                 "            pool = self._pool\n        self._users.add(user)\n        return pool\n",
             ),
         ),
-        ("tests/test_side_by_side.py::test_threads_that_share_helpers_end_them_without_harm_to_each_other",),
+        ("tests/test_side_by_side.py::test_threads_that_are_taken_are_ended_by_nobody_else",),
     ),
     Bug(
         "dense lines of other chunks never measured",
