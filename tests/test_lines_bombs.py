@@ -27,7 +27,7 @@ BOMBS = {
     "short texts": b'{"l": [' + b'"ab",' * 700_000 + b"1]}\n",
     "behind a text": b'{"t": "' + b"x" * 600_000 + b'", "l": [' + OBJECTS + b"1]}\n",
     "behind a backslash": b'{"t": "' + b"x" * 900_000 + b'\\\\", "l": [' + b"{}," * 450_000 + b'1], "u": ""}\n',
-    "behind a line that is cut off": b'{"t": "a\n{"t": "' + b"x" * 300_000 + b'", "l": [' + OBJECTS + b"1]}\n",
+    "behind a line that is cut off": b'{"t": "a\n' + (b'{"l": [' + b"{}," * 500 + b'1], "u": ""}\n') * 1000,
     "one large character": b'{"t": "\xf0\x9f\x98\x80' + b"x" * (6 * MB) + b'"}\n',
     "one large character that is escaped": b'{"t": "\\ud83d\\ude00' + b"x" * (6 * MB) + b'"}\n',
     "many lines": (b'{"l": [' + b"{}," * 500 + b"1]}\n") * 1000,
