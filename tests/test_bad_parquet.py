@@ -248,20 +248,20 @@ def test_a_bad_value_in_a_dictionary_that_no_row_has_harms_nobody(tmp_path: Path
         assert [next(stage).data["t"] for _ in range(500)] == ["ok" * 50] * 500
 
 
-@pytest.mark.parametrize("beside", ["", None, "x"])
+@pytest.mark.parametrize("other", ["", None, "x"])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_bad_value_harms_no_other_row_whatever_stands_beside_it(
-    tmp_path: Path, beside: str | None, shuffle: bool
+def test_a_bad_value_harms_no_other_row_whatever_the_other_columns_hold(
+    tmp_path: Path, other: str | None, shuffle: bool
 ) -> None:
     """A column that is empty in every row has a dictionary without bytes."""
     texts = not_utf8(*(b"b\xffd" if i == 100 else b"row %d" % i for i in range(400)))
-    pq.write_table(pa.table({"t": texts, "input": pa.array([beside] * 400, pa.string())}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"t": texts, "input": pa.array([other] * 400, pa.string())}), tmp_path / "a.parquet")
     faults = Faults(policy="skip", budget=1)
     with load(
         f"parquet:{tmp_path}/a.parquet", batch_size=8, shuffle=shuffle, faults=faults, cache_dir=tmp_path / "c"
     ) as loader:
         given = [pair for batch in loader for pair in zip(batch["t"], batch["input"], strict=True)]
-    assert sorted(given) == sorted((f"row {i}", beside) for i in range(400) if i != 100)
+    assert sorted(given) == sorted((f"row {i}", other) for i in range(400) if i != 100)
 
 
 ODD: dict[str, tuple[Any, list[Any]]] = {

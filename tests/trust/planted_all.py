@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import planted
 import planted_files
+import planted_memory
 import planted_order
 import planted_outside
 import planted_process
@@ -24,6 +25,7 @@ BUGS: tuple[Bug, ...] = (
     *planted_robots.BUGS,
     *planted_outside.BUGS,
     *planted_process.BUGS,
+    *planted_memory.BUGS,
     *planted_safety.BUGS,
     *planted_waits.BUGS,
     *planted_quotes.BUGS,

@@ -52,7 +52,7 @@ BUGS = (
         "buffers without bytes as keys",
         "a column that is empty in every row ends the run once another has a value that cannot be read",
         (Edit(VALUES, "None if part is None else part.address for", "part and part.address for"),),
-        ("tests/test_bad_parquet.py::test_a_bad_value_harms_no_other_row_whatever_stands_beside_it",),
+        ("tests/test_bad_parquet.py::test_a_bad_value_harms_no_other_row_whatever_the_other_columns_hold",),
     ),
     Bug(
         "groups that are kept for ever",

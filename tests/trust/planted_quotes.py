@@ -39,7 +39,7 @@ BUGS = (
     ),
     Bug(
         "file name of a template quoted",
-        "the words of whoever refuses it have it",
+        "the path is in the message of what refuses it",
         (
             Edit(TEMPLATE, "        except NotAllowed:\n", "        except NotAllowed as error:\n"),
             Edit(
