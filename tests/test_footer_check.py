@@ -202,6 +202,22 @@ def test_metadata_that_people_have_is_no_deep_json() -> None:
     check_footer(described((b"k", b"[" * 100 + b"\0" + b"[" * 100), names=tuple(f"[{i}" for i in range(200))))
 
 
+@pytest.mark.parametrize("name", ["[{}, {})", "({}, {}]", "[{}", 'says "{}" [', "x\\[{}", "{{{}"])
+def test_names_of_columns_with_brackets_are_no_deep_json(name: str) -> None:
+    """Such as those of intervals: pandas writes each of them twice into its description."""
+    names = [name.format(i, i + 1) for i in range(500)]
+    columns = [{"name": n, "field_name": n, "pandas_type": "float64", "metadata": None} for n in names]
+    table = pa.table({n: [1.0] for n in names}).replace_schema_metadata({"pandas": json.dumps({"columns": columns})})
+    check_footer(footer_in(table))
+
+
+def footer_in(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+
+
 def test_an_arrow_schema_that_nobody_has_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thrift, "MOST_ARROW", 100)
     with pytest.raises(Malformed, match=r"an Arrow schema of 104 bytes, more than 100"):

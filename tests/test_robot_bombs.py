@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import robot_meta as made
 from read_limited import BUDGET, MB, ONE, cost
@@ -19,14 +20,17 @@ from test_parquet_bombs import again, data_file, lists, robot, with_column, writ
 
 from headrace.errors import DataError
 from headrace.fetch.memory import MemoryBudget, MemoryUse
+from headrace.fetch.parquet import ParquetReader
+from headrace.fetch.plan import Chunk
 from headrace.fetch.python_size import python_bytes
+from headrace.fetch.sources import cache_of
 from headrace.lerobot import identity
 from headrace.lerobot.identity import content_revision
 from headrace.lerobot.meta import SUBTASKS, Meta
 from headrace.lerobot.root import Root
-from headrace.lerobot.table import KeptGroups
+from headrace.lerobot.table import KeptGroups, Tables
 from headrace.run import Run
-from headrace.testing import write_robot_dataset
+from headrace.testing import Camera, write_robot_dataset
 
 EPISODES = 300
 DEEP = 60
@@ -268,6 +272,39 @@ def test_an_episode_with_few_rows_in_each_of_many_row_groups_takes_no_more_than_
     found = cost(f"lerobot:{folder}", tmp_path, ONE)
     assert (found["error"], found["rows"]) == ("", 1000)
     assert found["bytes"] < 2 * BUDGET, found
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_an_episode_is_whole_where_the_reader_leaves_values_in_dictionaries_from_one_of_its_row_groups_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """As it does where others have taken the memory meanwhile. Row groups that were kept have their values plain."""
+    folder, features = tmp_path / "set", {"note": ("string", (1,))}
+    cameras = {"still": Camera(kind="image", height=8, width=8)}
+    write_robot_dataset(
+        folder, episodes=[50, 30, 50], cameras=cameras, extra_features=features, episodes_per_data_file=1000
+    )
+    path = data_file(folder)
+    with_column(path, "note", pa.array([f"note {i % 7}" for i in range(130)]), row_group_size=20)
+    real, read = ParquetReader._weigh, 0
+
+    def weigh(self: ParquetReader, chunk: Chunk) -> int:
+        nonlocal read
+        read += 1
+        if read == at + 1:
+            self._read_coded({"note"})
+        if read == at + 2:
+            self._read_coded({"still.bytes"})
+        return real(self, chunk)
+
+    monkeypatch.setattr(ParquetReader, "_weigh", weigh)
+    tables = Tables(meta_of(folder, tmp_path), cache_of(Run(cache_dir=tmp_path / "cache")), BUDGET)
+    wanted = pq.read_table(path)
+    for number, rows in enumerate((slice(0, 50), slice(50, 80), slice(80, 130))):
+        found = tables.read(number)
+        for name in ("note", "still", "index"):
+            assert list(found[name]) == wanted.column(name).to_pylist()[rows]
+    assert read > at + 2
 
 
 def batch_of(nbytes: int) -> Any:

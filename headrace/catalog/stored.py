@@ -7,6 +7,7 @@ the same; here the plain form is taken in both cases. Types that pyarrow itself 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -14,22 +15,11 @@ def stored_type(kind: Any) -> Any:
     """A type without the types of other packages, also inside of it."""
     import pyarrow as pa
 
-    types = pa.types
     if isinstance(kind, pa.ExtensionType):
         return stored_type(kind.storage_type)
-    if types.is_struct(kind):
-        return pa.struct([stored_field(field) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(stored_field(kind.key_field), stored_field(kind.item_field), kind.keys_sorted)
-    if types.is_list(kind):
-        return pa.list_(stored_field(kind.value_field))
-    if types.is_large_list(kind):
-        return pa.large_list(stored_field(kind.value_field))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(stored_field(kind.value_field), kind.list_size)
-    if types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, stored_type(kind.value_type), kind.ordered)
-    return kind
+    return _with_inside(kind, stored_type)
 
 
 def stored_field(field: Any) -> Any:
@@ -46,3 +36,40 @@ def as_stored(data: Any) -> Any:
     """A batch or a table with its columns as they are stored."""
     schema = stored_schema(data.schema)
     return data if schema.types == data.schema.types else data.cast(schema)
+
+
+def without_views(batch: Any) -> Any:
+    """A batch with plain texts, also inside of its columns: pyarrow cannot take rows out of views."""
+    import pyarrow as pa
+
+    schema = pa.schema([field.with_type(_without_views(field.type)) for field in batch.schema], batch.schema.metadata)
+    return batch if schema.types == batch.schema.types else batch.cast(schema)
+
+
+def _without_views(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else _with_inside(kind, _without_views)
+
+
+def _with_inside(kind: Any, changed: Callable[[Any], Any]) -> Any:
+    """A type with others in the place of those that are inside of it."""
+    import pyarrow as pa
+
+    def field_of(field: Any) -> Any:
+        return field.with_type(changed(field.type))
+
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct(list(map(field_of, kind)))
+    if types.is_map(kind):
+        return pa.map_(field_of(kind.key_field), field_of(kind.item_field), kind.keys_sorted)
+    if types.is_list(kind):
+        return pa.list_(field_of(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(field_of(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(field_of(kind.value_field), kind.list_size)
+    return kind

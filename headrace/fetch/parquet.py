@@ -14,7 +14,7 @@ from headrace.catalog.local import LocalOrigin, open_listed
 from headrace.catalog.plain import PlainFile
 from headrace.catalog.shard import Shard
 from headrace.catalog.soundness import AGAIN, require_codecs, said
-from headrace.catalog.stored import as_stored
+from headrace.catalog.stored import as_stored, without_views
 from headrace.catalog.thrift import Malformed
 from headrace.errors import DataError, HeadraceError, shown
 from headrace.fetch.few_files import forget, in_use, make_room
@@ -440,18 +440,7 @@ def _one_batch(table: Any) -> Any:
     if len(batches) > 1:
         raise pa.ArrowNotImplementedError("a column of these rows has more than 2 GiB")
     found = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-    return _without_views(as_stored(found))
-
-
-def _without_views(batch: Any) -> Any:
-    """The same with plain strings: pyarrow cannot take rows out of a column of views."""
-    import pyarrow as pa
-
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    if plain.keys().isdisjoint(batch.schema.types):
-        return batch
-    fields = [field.with_type(plain.get(field.type, field.type)) for field in batch.schema]
-    return batch.cast(pa.schema(fields, batch.schema.metadata))
+    return without_views(as_stored(found))
 
 
 def _dictionaries(meta: Any, read: list[tuple[int, Leaf]]) -> list[str]:

@@ -175,6 +175,12 @@ class KeptGroups:
                 self._found[key] = kept = _KeptGroup([batch], MemoryUse(nbytes))
                 kept.memory.measure_by(partial(_let_go, kept.batches))
 
+    def forget(self, name: str) -> None:
+        """Let go of all row groups of a file."""
+        with self._lock:
+            for key in [key for key in self._found if key[0] == name]:
+                del self._found[key]
+
     def clear(self) -> None:
         with self._lock:
             self._found.clear()
@@ -321,12 +327,25 @@ class DataFile:
                 self._reader = None
 
     def _selected(self, groups: list[int], episode: int, index: tuple[int, int] | None) -> Any:
-        import numpy as np
+        """The rows of an episode in some row groups, as one Arrow table. `index`: only those with these numbers."""
         import pyarrow as pa
 
-        parts, nbytes, memory = [], 0, MemoryUse()
+        while (parts := self._parts(groups, episode, index)) is None:
+            self._kept.forget(self._name)  # all are read again, in the new way
+        table = pa.Table.from_batches(parts, schema=parts[0].schema if parts else pa.schema([]))
+        return table.combine_chunks()
+
+    def _parts(self, groups: list[int], episode: int, index: tuple[int, int] | None) -> list[Any] | None:
+        """The same by row groups. None: where memory is short the reader leaves more values in their dictionaries from
+        some row group on, which then has other types than those before it."""
+        import numpy as np
+
+        parts: list[Any] = []
+        nbytes, memory = 0, MemoryUse()
         for group in groups:
             batch = self._group(group, keep=self._bounds[group] != (episode, episode))
+            if parts and batch.schema != parts[0].schema:
+                return None
             own = _whole_numbers(batch.column("episode_index")) == episode
             if index is not None:
                 numbers = _whole_numbers(batch.column("index"))
@@ -342,8 +361,7 @@ class DataFile:
                 memory.release()
                 self._check_size(nbytes, episode)
                 memory.change(nbytes)
-        table = pa.Table.from_batches(parts, schema=parts[0].schema if parts else pa.schema([]))
-        return table.combine_chunks()
+        return parts
 
     def _check_size(self, nbytes: int, episode: int) -> None:
         """Refuse an episode whose row groups are too much together; each was weighed for itself."""

@@ -19,6 +19,19 @@ FEW = "test_values_that_come_again_are_made_once_where_few_rows_are_read_at_a_ti
 BESIDE_BAD = "test_values_that_come_again_are_made_once_beside_one_that_cannot_be_read"
 
 BUGS = (
+    # --- rows are read whatever their columns are
+    Bug(
+        "views inside of others left as they are",
+        "columns are looked at, and not what is inside of them",
+        (
+            Edit(
+                "headrace/catalog/stored.py",
+                "if pa.types.is_binary_view(kind) else _with_inside(kind, _without_views)",
+                "if pa.types.is_binary_view(kind) else kind",
+            ),
+        ),
+        ("tests/test_parquet_kinds.py::test_texts_that_are_views_are_read_and_resumed",),
+    ),
     # --- rows are counted as what they are
     Bug(
         "rows counted as all that they share",

@@ -323,6 +323,12 @@ BUGS = (
         ("tests/test_footer_check.py::test_a_footer_with_json_inside_json_without_end_never_gets_to_pyarrow",),
     ),
     Bug(
+        "JSON that ends in its texts",
+        "a byte that may only be in texts ends the JSON for those, too, who have it in a text",
+        (Edit("headrace/catalog/brackets.py", "            levels[side] = 0\n", "            levels = [0, 0]\n"),),
+        ("tests/test_footer_check.py::test_json_is_deep_wherever_it_begins",),
+    ),
+    Bug(
         "tokens of a template not counted",
         "only running a chat template has a budget, and not compiling it",
         (Edit("headrace/make/chat_sandbox.py", "if number == MOST_TOKENS:", "if number == 1 << 30:"),),

@@ -107,4 +107,13 @@ BUGS = (
         ),
         ("tests/test_media_video.py::test_frames_are_spread_from_first_to_last",),
     ),
+    Bug(
+        "row groups of an episode read in two ways",
+        "memory is short from the second of them on, and values stay in their dictionaries",
+        (Edit("headrace/lerobot/table.py", "if parts and batch.schema != parts[0].schema:", "if not self._columns:"),),
+        (
+            "tests/test_robot_bombs.py::"
+            "test_an_episode_is_whole_where_the_reader_leaves_values_in_dictionaries_from_one_of_its_row_groups_on",
+        ),
+    ),
 )
