@@ -145,9 +145,12 @@ def unquoted(error: object) -> str:
 
 def plain_url(url: str) -> str:
     """A URL without user, password, query and fragment, so that no secret reaches a message or a log."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    netloc = f"{host}:{parts.port}" if parts.port else host
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that cannot be read"
+    host, port = parts.hostname or "", parts.netloc.rpartition(":")[2]
+    netloc = f"{host}:{port}" if re.fullmatch("[0-9]+", port) else host
     return shown(urlunsplit((parts.scheme, netloc, parts.path, "", "")))
 
 

@@ -24,7 +24,7 @@ def count_values(text: bytes | bytearray | str) -> int:
 
 def parse(text: bytes | bytearray | str, most: int = MOST_VALUES, **options: Any) -> Any:
     """As `json.loads`; it raises `TooManyValues` where there are more than `most`."""
-    found = count_values(text)
+    found = count_values(text) if isinstance(text, str | bytes | bytearray) else 0  # json says what is wrong with it
     if found > most:
         raise TooManyValues(f"it has {found:,} values, more than the {most:,} that are read")
     return json.loads(text, **options)

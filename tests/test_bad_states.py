@@ -251,6 +251,18 @@ def test_what_is_no_state_is_refused(value: Any) -> None:
     refused(lambda: merge_states([value]))
 
 
+@pytest.mark.parametrize(
+    "text", [{}, {"state": None}, {"state": 7}, {"state": {"m": 1}}, {"state": "{"}, {"state": "[]"}]
+)
+def test_what_is_no_state_as_text_is_refused_where_one_is_expected(text: Any) -> None:
+    """For example a state that was not made a text of."""
+    loader = scene("packed").loader()
+    before = loader.state_dict()
+    with pytest.raises(StateError):
+        loader.stateful.load_state_dict(text)
+    assert loader.state_dict() == before
+
+
 def test_a_state_of_a_newer_version_says_to_upgrade() -> None:
     case = scene("packed")
     newer = {**case.state, "format": 5, "clock": 7}

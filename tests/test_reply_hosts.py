@@ -103,6 +103,15 @@ class TestAddresses:
         monkeypatch.setenv("HF_ENDPOINT", url)
         check_refused(refusal("hf:org/good", tmp_path), SpecError, "without user name")
 
+    @pytest.mark.parametrize(
+        "url", ["http://127.0.0.1:99999", "http://hub.example\n", " http://hub.example", "http://a\\b"]
+    )
+    def test_an_endpoint_that_is_no_address_is_called_an_endpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        check_refused(refusal("hf:org/good", tmp_path), SpecError, "endpoint 'http")
+
     def test_a_proxy_may_have_a_user_name(self) -> None:
         assert split_url("http://me:pw@proxy.test:8080", login=True).username == "me"
 

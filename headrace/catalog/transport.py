@@ -303,9 +303,12 @@ def announced_length(headers: Mapping[str, str]) -> int | None:
 
 def checked_endpoint(url: str) -> str:
     """An endpoint as the user gives it, without its last slash; one that cannot be used is refused."""
-    parts = split_url(url, login=True)
-    named = "@" in parts.netloc
-    if parts.scheme not in ("http", "https") or not parts.hostname or named or parts.query or parts.fragment:
+    try:
+        parts = split_url(url, login=True)  # refused below, with more to say
+        is_right = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    except NotAllowed:
+        is_right = False
+    if not is_right or parts.query or parts.fragment:
         raise SpecError(
             f"endpoint {plain_url(url)!r}: it is an http or https address without user name, password and query, such "
             f"as https://huggingface.co; a token goes into HF_TOKEN"

@@ -215,13 +215,14 @@ class LaneDataset(IterableDataset[Batch]):
         if pipeline.is_endless:
             return replace(place, m_epoch=begun)
         plan = state.get("m_plan", place.m_plan if begun == place.m_epoch else begun)
-        if plan == place.m_plan:
+        if (plan, begun) == (place.m_plan, place.m_epoch):
             return place
         if plan != begun or place.m_plan != place.m_epoch:
             raise StateError(
-                f"this state is of lanes that began at m={plan}, and those of this loader began at m={place.m_plan}: "
-                f"one of the two was dealt anew for another number of ranks; load the state of the headrace.Loader "
-                f"that the dataset came from first, or iterate over headrace.Loader, whose states go anywhere"
+                f"this state is of lanes that began at m={plan}, in an epoch from m={begun} on, and this loader's "
+                f"began at m={place.m_plan}, in one from m={place.m_epoch} on: one of the two was dealt anew for "
+                f"another number of ranks; load the state of the headrace.Loader that the dataset came from first, or "
+                f"iterate over headrace.Loader, whose states go anywhere"
             )
         # As many micro-batches later, or earlier: how long the epochs before it are is not always known here.
         later = begun - place.m_epoch

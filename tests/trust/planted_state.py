@@ -234,6 +234,18 @@ BUGS = (
         (f"{DATASET_STEPS}[rows-drop-1]",),
     ),
     Bug(
+        "lanes told by where they begin",
+        "the rest of an epoch that was dealt anew begins where a later round of all of it does",
+        (
+            Edit(
+                "headrace/serve/dataset.py",
+                "if (plan, begun) == (place.m_plan, place.m_epoch):",
+                "if plan == place.m_plan:",
+            ),
+        ),
+        ("tests/test_loader_dataset.py::test_a_dataset_of_other_lanes_refuses_a_state_of_lanes_that_were_dealt_anew",),
+    ),
+    Bug(
         "lane passed by forgotten",
         "one rank alone does not save what a lane found that had nothing to give",
         (

@@ -32,7 +32,7 @@ from headrace.serve.pulse import Pulse
 from headrace.serve.wire import Wire
 from headrace.testing import LocalHub, write_jsonl, write_parquet, write_txt
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 FORK: Any = get_context("fork")
 
