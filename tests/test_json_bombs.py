@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import robot_meta as made
 from bombs import met
 
-from headrace.lerobot.meta import STATS
+from headrace.lerobot.meta import LARGEST_STATS, MOST_STATS, STATS
 from headrace.lerobot.root import INFO, LARGEST
 from headrace.make.growth import MOST_VALUES as MOST_OF_A_TOKENIZER
 from headrace.outside_json import MOST_VALUES, PARSED_BYTES, VALUE_BYTES, TooManyValues, count_values, parse
@@ -29,31 +30,63 @@ for folder in sys.argv[2:]:
 BODIES = {"objects": b"{},", "lists": b"[],", "numbers": b"1.5,", "objects of one key": b'{"":0},'}
 
 
-def opened(tmp_path: Path, name: str, body: bytes) -> tuple[str, str]:
+BUDGET = LARGEST + PARSED_BYTES
+STATS_BUDGET = LARGEST_STATS + MOST_STATS * VALUE_BYTES
+
+
+def opened(tmp_path: Path, name: str, body: bytes, budget: int = BUDGET, **env: str) -> tuple[str, str]:
     """How a robot data set with this file is opened with twice the budget, after one that is as it should be."""
     for folder, files in (("warm", made.files()), ("bomb", made.files() | {name: body})):
         for path, data in files.items():
             (tmp_path / folder / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / folder / path).write_bytes(data)
-    env = {"HEADRACE_CACHE_DIR": str(tmp_path / "cache")}
-    budget = LARGEST + PARSED_BYTES
+    env = {"HEADRACE_CACHE_DIR": str(tmp_path / "cache"), "HEADRACE_MEMORY_BYTES": "4GB"} | env
     kind, said, taken = met(ROBOT, str(budget), str(tmp_path / "warm"), str(tmp_path / "bomb"), env=env)
     assert taken < 2 * budget
     return kind, said
 
 
 @pytest.mark.parametrize("case", BODIES)
-@pytest.mark.parametrize("name", [INFO, STATS])
-def test_metadata_of_a_robot_with_very_many_values_is_refused(tmp_path: Path, name: str, case: str) -> None:
-    count = LARGEST // len(BODIES[case]) - 10
-    kind, said = opened(tmp_path, name, b'{"x":[' + BODIES[case] * count + b"0]}")
-    assert (kind, "values, more than the 1,048,576" in said, name in said) == ("DataError", True, True), said
+def test_metadata_of_a_robot_with_very_many_values_is_refused(tmp_path: Path, case: str) -> None:
+    body = b'{"x":[' + BODIES[case] * (LARGEST // len(BODIES[case]) - 10) + b"0]}"
+    kind, said = opened(tmp_path, INFO, body)
+    assert (kind, "values, more than the 1,048,576" in said, INFO in said) == ("DataError", True, True), said
 
 
-@pytest.mark.parametrize("name", [INFO, STATS])
-def test_metadata_of_a_robot_with_very_many_bytes_is_refused_unread(tmp_path: Path, name: str) -> None:
-    kind, said = opened(tmp_path, name, b"[" + b" " * (60 << 20) + b"]")
-    assert (kind, "more than the 16,777,216 that" in said) == ("DataError", True), said
+@pytest.mark.parametrize("case", BODIES)
+def test_statistics_of_a_robot_with_very_many_values_are_refused(tmp_path: Path, case: str) -> None:
+    """They may have more where there is memory for them."""
+    for largest, most, budget, memory in (
+        (LARGEST, "1,048,576", BUDGET, "100MB"),
+        (LARGEST_STATS, "4,194,304", STATS_BUDGET, "4GB"),
+    ):
+        body = b'{"x":[' + BODIES[case] * (largest // len(BODIES[case]) - 10) + b"0]}"
+        kind, said = opened(tmp_path, STATS, body, budget, HEADRACE_MEMORY_BYTES=memory)
+        assert (kind, f"values, more than the {most}" in said, STATS in said) == ("DataError", True, True), said
+
+
+def test_statistics_of_a_grid_of_sensors_are_read(tmp_path: Path) -> None:
+    """A frame of 100,000 numbers, nine statistics of each: LeRobot writes no fewer."""
+    grid = [[round(x * 0.123, 3) for x in range(200)]] * 500
+    body = json.dumps({"touch": dict.fromkeys(("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99"), grid)})
+    assert LARGEST_STATS // 16 < len(body) < LARGEST_STATS
+    assert opened(tmp_path, STATS, body.encode(), STATS_BUDGET) == ("", "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "memory"),
+    [
+        (INFO, "16,777,216", "4GB"),
+        (STATS, "16,777,216", "100MB"),
+        (STATS, "67,108,864", "4GB"),
+    ],
+)
+def test_metadata_of_a_robot_with_very_many_bytes_is_refused_unread(
+    tmp_path: Path, name: str, most: str, memory: str
+) -> None:
+    body = b"[" + b" " * (80 << 20) + b"]"
+    kind, said = opened(tmp_path, name, body, HEADRACE_MEMORY_BYTES=memory)
+    assert (kind, f"more than the {most} that" in said) == ("DataError", True), said
 
 
 def test_statistics_with_one_long_text_among_many_are_refused(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from headrace.lazy import cached_property
 from headrace.lerobot.episodes import Episodes
 from headrace.lerobot.info import VERSION, Info
 from headrace.lerobot.projection import MOST_BYTES, Allowance, read_columns, texts, whole_numbers
-from headrace.lerobot.root import INFO, Root
+from headrace.lerobot.root import INFO, LARGEST, Root
 from headrace.limits import starting
-from headrace.outside_json import TooManyValues, parse
+from headrace.outside_json import MOST_VALUES, VALUE_BYTES, TooManyValues, parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TASKS = "meta/tasks.parquet"
 SUBTASKS = "meta/subtasks.parquet"
 STATS = "meta/stats.json"
+LARGEST_STATS, MOST_STATS = 64 << 20, 4 << 20
+"""Its bytes and values, where there is as much memory; it may always have as many as other metadata."""
 _DEEPEST = 16
 """Lists of statistics in lists."""
 LANGUAGE = ("language_persistent", "language_events")
@@ -63,7 +65,7 @@ class Meta:
         with starting("threads that read metadata"), Threads(3, "headrace-meta") as threads:
             episodes = threads.submit(Episodes.read, files, info, memory_bytes)
             tasks = threads.submit(lambda: _tasks(root.shard(TASKS), "task", memory_bytes))
-            stats = threads.submit(lambda: _stats(root.read(STATS), f"{root.name}, {STATS}") if root.has(STATS) else {})
+            stats = threads.submit(lambda: _stats(root, memory_bytes) if root.has(STATS) else {})
             subtasks = _tasks(root.shard(SUBTASKS), "subtask", memory_bytes) if root.has(SUBTASKS) else None
             return cls(root, info, episodes.result(), tasks.result(), stats.result(), subtasks)
 
@@ -239,11 +241,14 @@ def _is_of_numbers(value: Any, depth: int = 0) -> bool:
     return isinstance(value, int | float)
 
 
-def _stats(raw: bytes, where: str) -> dict[str, dict[str, NDArray[np.generic]]]:
+def _stats(root: Root, memory_bytes: int) -> dict[str, dict[str, NDArray[np.generic]]]:
+    """They have nine numbers and more for each of a frame, which may be a grid of many sensors."""
     import numpy as np
 
+    where, room = f"{root.name}, {STATS}", memory_bytes // 2
     try:
-        values = parse(raw)
+        raw = root.read(STATS, max(LARGEST, min(room // 4, LARGEST_STATS)))
+        values = parse(raw, max(MOST_VALUES, min(room // VALUE_BYTES, MOST_STATS)))
     except TooManyValues as error:
         raise DataError(f"{where}: {error}; remove it, or write it again") from error
     except (ValueError, RecursionError) as error:
