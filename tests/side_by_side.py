@@ -1,5 +1,6 @@
-"""Every test: files in lots, two lots at a time, each lot in a process of its own; then, with the machine to
-themselves, the tests that are marked `alone` because they measure it.
+"""Every test: files in lots, two lots at a time, each lot in a process of its own. First those that may take as long
+as it needs, then those that are marked `timed` because they have limits of seconds, and mostly wait; and last, with the
+machine to themselves, those that are marked `alone` because they measure it.
 
     python tests/side_by_side.py [--record] [options of pytest]
 
@@ -19,12 +20,12 @@ import threading
 import time
 from collections import Counter, deque
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
 TESTS = Path(__file__).parent
-LOTS = 20
 LONGEST = 1200
 """Seconds for a lot: one that hangs, its tests done, is a failure."""
 NO_TESTS = 5
@@ -32,10 +33,32 @@ NO_TESTS = 5
 SLOWEST = 25
 """Tests that are named at the end with the seconds they took."""
 DURATIONS = TESTS / "durations.json"
-"""Seconds of each file, on two processors, without the tests that are alone."""
-RECORD, ALONE = "--record", ["-m", "alone"]
+"""Seconds of each file in each stage, on two processors."""
+RECORD = "--record"
 _DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(\S.*)\n?", re.MULTILINE)
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error|errors|deselected|xfailed|xpassed|warnings?)\b")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Tests that run at the same time of a whole run."""
+
+    name: str
+    chosen: str
+    """By their marks, as pytest's `-m` takes it."""
+    lots: int
+    at_once: int = 2
+    """Lots, on as many processors or more."""
+
+    def has(self, file: Path) -> bool:
+        return self.name == "plain" or f"mark.{self.name}" in file.read_text()
+
+
+STAGES = (
+    Stage("plain", "not timed and not alone", lots=12),
+    Stage("timed", "timed and not alone", lots=4),
+    Stage("alone", "alone", lots=1, at_once=1),
+)
 
 
 def main(options: list[str]) -> int:
@@ -43,51 +66,46 @@ def main(options: list[str]) -> int:
 
 
 def run(files: list[Path], options: list[str]) -> int:
-    lots, alone = lots_of(files), [file for file in files if "mark.alone" in file.read_text()]
+    stages = {stage: lots_of([file for file in files if stage.has(file)], stage) for stage in STAGES}
     record, options = RECORD in options, [option for option in options if option != RECORD]
-    waiting = deque(["-m", "not alone", *map(str, lot), *options] for lot in lots)
     with tempfile.TemporaryDirectory(prefix="headrace-bytecode-") as bytecode:
-        tally = Tally(len(lots) + bool(alone), bytecode)
-        code = _run(waiting, tally, [*ALONE, *map(str, alone), *options] if alone else [])
+        tally = Tally(sum(map(len, stages.values())), bytecode)
+        for stage, lots in stages.items():
+            _run(stage, deque([*map(str, lot), *options] for lot in lots), tally)
         if record:
             DURATIONS.write_text(json.dumps(tally.seconds(), indent=1, sort_keys=True) + "\n")
-    return code
+    return tally.judge()
 
 
-def lots_of(files: list[Path]) -> list[list[Path]]:
+def lots_of(files: list[Path], stage: Stage) -> list[list[Path]]:
     """Lots of about as many seconds, the longest first. Neighbours stay together: a process loads what they share once.
     A file that is not known takes as long as others do."""
-    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    known = json.loads(DURATIONS.read_text()).get(stage.name, {}) if DURATIONS.exists() else {}
     usual = fmean(known.values()) if known else 1.0
     seconds = [known.get(str(file.relative_to(TESTS)), usual) + 0.01 for file in files]
     lots: dict[int, list[Path]] = {}
     sums: Counter[int] = Counter()
     for file, took, end in zip(files, seconds, accumulate(seconds), strict=True):
-        lot = int((end - took / 2) / sum(seconds) * LOTS)
+        lot = int((end - took / 2) / sum(seconds) * stage.lots)
         lots.setdefault(lot, []).append(file)
         sums[lot] += round(took * 100)
     return [lots[lot] for lot, _ in sums.most_common()]
 
 
-def _run(waiting: deque[list[str]], tally: Tally, told: list[str]) -> int:
-    """`told`: of the tests that are to have the machine to themselves."""
-
+def _run(stage: Stage, waiting: deque[list[str]], tally: Tally) -> None:
     def work() -> None:
         with suppress(IndexError):
             while True:
-                tally.run(waiting.popleft())
+                tally.run(stage, waiting.popleft())
 
-    threads = [threading.Thread(target=work) for _ in range(min(2, len(os.sched_getaffinity(0))))]
+    threads = [threading.Thread(target=work) for _ in range(min(stage.at_once, len(os.sched_getaffinity(0))))]
     for thread in threads:
         thread.start()
     try:
         for thread in threads:
             thread.join()
-        if told:
-            tally.run(told)
     finally:
         waiting.clear()  # an interrupt ends the lots that run, and begins no more
-    return tally.judge()
 
 
 class Tally:
@@ -99,13 +117,14 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._slow: list[tuple[float, str]] = []
-        self._seconds: dict[str, float] = {}
+        self._seconds: dict[str, dict[str, float]] = {}
         self._good = self._done = 0
 
-    def run(self, told: list[str]) -> None:
+    def run(self, stage: Stage, told: list[str]) -> None:
         begun = time.monotonic()
         with tempfile.TemporaryFile("w+", errors="replace") as file:
-            command = [sys.executable, "-m", "pytest", "--quiet", "-rs", "--durations=0", "--durations-min=0.01", *told]
+            options = ["--quiet", "-rs", "--durations=0", "--durations-min=0.01", "-m", stage.chosen]
+            command = [sys.executable, "-m", "pytest", *options, *told]
             try:
                 done = subprocess.run(
                     command,
@@ -128,20 +147,19 @@ class Tally:
             self._counts.update(counts)
             durations = [(float(seconds), test) for seconds, test in _DURATION.findall(text)]
             self._slow = sorted([*self._slow, *durations], reverse=True)[:SLOWEST]
-            if told[:2] != ALONE:
-                for seconds, test in durations:
-                    file = test.partition("::")[0]
-                    self._seconds[file] = self._seconds.get(file, 0.0) + seconds
+            took = self._seconds.setdefault(stage.name, {})
+            for seconds, test in durations:
+                file = test.partition("::")[0].removeprefix(f"{TESTS.name}/")
+                took[file] = took.get(file, 0.0) + seconds
             self._done += 1
             self._good += is_good
             print(f"\n--- lot {self._done} of {self._lots}, {time.monotonic() - begun:.0f} s, exit {code}: {last}")
             skipped = "\n".join(line for line in text.splitlines() if line.startswith("SKIPPED"))
             print(skipped if is_good else _DURATION.sub("", text), flush=True)
 
-    def seconds(self) -> dict[str, float]:
-        """Of each file that takes any, by its path below the tests."""
-        root = f"{TESTS.name}/"
-        return {file.removeprefix(root): round(seconds, 1) for file, seconds in self._seconds.items()}
+    def seconds(self) -> dict[str, dict[str, float]]:
+        """Of each stage by the files that take any, which are told by their paths below the tests."""
+        return {name: {file: round(took, 1) for file, took in files.items()} for name, files in self._seconds.items()}
 
     def judge(self) -> int:
         """Good if each lot was run to its end, and was good."""

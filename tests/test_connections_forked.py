@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 CODE = """
 import os, sys, threading, traceback

@@ -32,7 +32,7 @@ MID = N // 2
 FILE = "*/resolve/*"
 
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick")]
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture

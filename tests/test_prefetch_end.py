@@ -22,7 +22,7 @@ N = 50_000
 NAMES = [f"train-{n:05}.parquet" for n in range(5)]
 
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick")]
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture

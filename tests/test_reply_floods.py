@@ -21,7 +21,7 @@ from headrace.errors import Stalled, Unreachable
 from headrace.fetch.media import addresses
 from headrace.fetch.media.policy import MediaPolicy, open_media
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(60), pytest.mark.usefixtures("quick")]
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(60), pytest.mark.usefixtures("quick")]
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 DRAINED = b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"

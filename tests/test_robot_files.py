@@ -28,7 +28,7 @@ from headrace.lerobot.tables import Table, Tables
 from headrace.run import Run
 from headrace.testing.hub import Delay, LocalHub, StallAfter, Status
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick", "small")]
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("quick", "small")]
 
 
 @pytest.fixture

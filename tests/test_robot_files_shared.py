@@ -28,7 +28,7 @@ from headrace.testing.hub import Delay, LocalHub, StallAfter, Status
 
 TRACK = track_of(MOVIE)
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick", "small")]
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("quick", "small")]
 
 
 @pytest.fixture

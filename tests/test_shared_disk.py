@@ -31,7 +31,7 @@ from headrace.testing.hub import StallAfter
 N = 5000
 BEAT, SILENT = 0.1, 1.0
 """Seconds, here and on the other machine."""
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick", "short")]
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("quick", "short")]
 
 ELSEWHERE = f"""
 import headrace.files

@@ -38,7 +38,7 @@ N = len(BODY)
 FILE = "*/resolve/*"
 
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("quick")]
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture(autouse=True)

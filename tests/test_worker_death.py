@@ -34,7 +34,7 @@ from headrace.make.prepare import AsRows, FromIds
 from headrace.serve.pipeline import open_indexed
 from headrace.serve.steps import Steps
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 BAD = "train-00002-of-00004.parquet:11"
 

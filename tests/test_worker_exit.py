@@ -14,7 +14,7 @@ import pytest
 from fetching import wait_until
 from serving import on_this_machine, shared_memory, write_rows
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 ENDINGS = {
     "return": 0,

@@ -27,7 +27,7 @@ from headrace.testing import LocalHub, write_parquet
 from headrace.testing.hub import Status
 from headrace.testing.hub.faults import Exchange
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 SHARDS = "*/resolve/*.parquet"
 
