@@ -208,11 +208,11 @@ def a_word_for_each_group(path: Path) -> None:
 IN_PYTHON: dict[str, tuple[Callable[[Path], None], int]] = {
     "structures in many rows": (lambda path: write(path, {"l": lists(structs(2 * MB), 2000)}), 1000),
     "structures in many row groups": (
-        lambda path: write(path, {"l": lists(structs(36 * MB), 2000)}, row_group_size=1000),
-        18_000,
+        lambda path: write(path, {"l": lists(structs(8 * MB), 2000)}, row_group_size=1000),
+        4000,
     ),
     "structures in a few of many rows": (lambda path: write(path, {"l": a_few_large()}), 1000),
-    "structures inside each other": (lambda path: write(path, {f"c{i}": deep(60) for i in range(40)}), 1000),
+    "structures inside each other": (lambda path: write(path, {f"c{i}": deep(60) for i in range(16)}), 1000),
 }
 
 

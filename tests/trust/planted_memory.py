@@ -365,7 +365,7 @@ BUGS = (
                 "parse(raw, 1 << 60)",
             ),
         ),
-        (f"{VALUES}::test_statistics_of_a_robot_with_very_many_values_are_refused[objects]",),
+        (f"{VALUES}::test_statistics_of_a_robot_with_very_many_values_are_refused[objects-100MB]",),
     ),
     Bug(
         "texts in statistics",
