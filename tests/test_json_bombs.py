@@ -12,8 +12,10 @@ from bombs import met
 from headrace.lerobot.meta import LARGEST_STATS, MOST_STATS, STATS
 from headrace.lerobot.root import INFO, LARGEST
 from headrace.make.growth import MOST_VALUES as MOST_OF_A_TOKENIZER
+from headrace.make.load import LARGEST_FILE
 from headrace.outside_json import MOST_VALUES, PARSED_BYTES, VALUE_BYTES, TooManyValues, count_values, parse
 from headrace.serve import state_file
+from headrace.testing.tokenizers import write_tokenizer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -109,6 +111,22 @@ def test_a_tokenizer_with_very_many_values_is_refused(tmp_path: Path) -> None:
     kind, said, taken = met(TOKENIZER, str(budget), str(path), env={})
     assert (kind, "values, more than the 8,388,608" in said) == ("DataError", True), said
     assert taken < 2 * budget
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"])
+def test_a_file_of_a_tokenizer_that_is_one_long_text_is_refused(tmp_path: Path, name: str) -> None:
+    """It has few values, and was read whole before they were counted."""
+    pytest.importorskip("tokenizers")
+    if name != "tokenizer.json":
+        write_tokenizer(tmp_path)
+    if name == "special_tokens_map.json":  # read where the other one does not say it all
+        (tmp_path / "tokenizer_config.json").unlink(missing_ok=True)
+    with (tmp_path / name).open("wb") as file:
+        file.write(b'{"x": "')
+        file.truncate(4 << 30)
+    kind, said, taken = met(TOKENIZER, str(LARGEST_FILE), str(tmp_path), env={})
+    assert (kind, f"{name}: it cannot be read: it has more than 134,217,728 bytes" in said) == ("DataError", True), said
+    assert taken < 2 * LARGEST_FILE
 
 
 STATES = """

@@ -261,6 +261,28 @@ class TestPages:
         hub.push("org/good", {f"data/train-{i}.parquet": b"" for i in range(100)})
         check_refused(refusal("hf:org/good", tmp_path), DataError, "more than 10,000 bytes of memory")
 
+    def test_what_is_shipped_bounds_a_listing_in_pages_time_and_memory(self) -> None:
+        """Without a server: 60 silences of 30 seconds, 5 million files, and a gigabyte of names."""
+        source, run = Source.parse("hf:org/good"), Run(stall_seconds=30.0)
+
+        def pages(seconds: float) -> tuple[int, Exception]:
+            bounds = listing._Bounds(source, run)
+            for number in range(10_000):
+                try:
+                    bounds.take_page(hub_api.Answer([], f"/page/{number}", seconds))
+                except (DataError, Stalled) as error:
+                    return number + 1, error
+            raise AssertionError("no page was too many")
+
+        number, error = pages(0.1)
+        assert (number, type(error)) == (5000, DataError)
+        number, error = pages(29.0)
+        assert (number, type(error)) == (63, Stalled)  # 1,800 seconds
+        bounds, name = listing._Bounds(source, run), "d" * (1 << 20)
+        with pytest.raises(DataError, match="more than 1,073,741,824 bytes of memory"):
+            for _ in range(1024):
+                bounds.take_file(name, "")
+
     def test_a_packed_listing_is_unpacked(self, hub: LocalHub, tmp_path: Path) -> None:
         hub.fault("/api/*", GzipBody())
         assert len(everything("hf:org/good", tmp_path)) == 2

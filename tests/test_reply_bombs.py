@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bombs import met, packed
@@ -13,7 +14,7 @@ from media_net import Server, gives
 from refused import a_parquet
 
 from headrace.catalog import hub as listing
-from headrace.catalog import hub_api
+from headrace.catalog import hub_api, transport
 from headrace.catalog.card import MOST_NODES
 from headrace.outside_json import PARSED_BYTES, VALUE_BYTES
 from headrace.testing import LocalHub
@@ -170,6 +171,38 @@ def test_a_body_that_is_not_wanted_is_not_unpacked(
     kind, said = listed(hub, tmp_path, 20 * MB)
     assert kind == ("NotFound" if (status, match) == (404, INFO) else ""), said
     assert fault.hits == 1
+
+
+class Packed:
+    """A body of a client that unpacks where it is asked to, or where it is not asked what to do."""
+
+    def __init__(self, size: int) -> None:
+        self.status, self.headers, self.closed = 302, {"content-length": str(size)}, False
+        self.left, self.unpacked = size, 0
+
+    def read1(self, amount: int, *, decode_content: bool = True) -> bytes:
+        taken = min(amount, self.left)
+        self.left -= taken
+        self.unpacked += decode_content
+        return b"x" * taken
+
+    def read(self, amount: int, *, decode_content: bool = True) -> bytes:
+        return self.read1(amount, decode_content=decode_content)
+
+    def drain_conn(self) -> None:  # urllib3's own way
+        self.unpacked += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(("size", "left"), [(1000, 0), (transport.MAX_DRAIN + 1, transport.MAX_DRAIN + 1)])
+def test_what_is_passed_by_of_a_body_stays_packed_whatever_the_client_does_by_itself(size: int, left: int) -> None:
+    """Versions of urllib3 differ in what they unpack."""
+    body = Packed(size)
+    reply: Any = transport.Reply(body, "http://a.test/", None, None, foreign=False)  # type: ignore[arg-type]
+    reply.drain()
+    assert (body.left, body.unpacked) == (left, 0)
 
 
 QUOTED = "'*a',"

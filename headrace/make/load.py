@@ -15,6 +15,7 @@ from headrace.catalog.shard import Broken
 from headrace.catalog.source import REPO
 from headrace.catalog.transport import client_token
 from headrace.errors import DataError, NotAllowed, NotFound, SpecError, Unreachable, shown, unquoted
+from headrace.files import read_whole
 from headrace.make import growth
 from headrace.make.backends import is_failure
 
@@ -40,6 +41,8 @@ _FILES = (
     "dict.txt",
 )
 """What transformers may ask for to open a tokenizer, by patterns of the Hub's client."""
+LARGEST_FILE = 128 << 20
+"""Bytes of one of them; the largest that are known have a quarter of that."""
 INSTALL = "pip install 'headrace[tokenizers]'"
 AN_OBJECT = "an object"
 
@@ -212,8 +215,10 @@ def from_object(what: object) -> tuple[tokenizers.Tokenizer, Names]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
-    except (OSError, ValueError) as error:
+        return read_whole(path, LARGEST_FILE).decode()
+    except OSError as error:
+        raise DataError(f"{shown(path)}: it cannot be read: {shown(error.strerror or error)}") from error
+    except ValueError as error:
         raise DataError(f"{shown(path)}: it cannot be read as text ({shown(error)})") from error
 
 

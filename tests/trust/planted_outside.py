@@ -135,6 +135,47 @@ BUGS = (
         ("tests/test_reply_bombs.py",),
     ),
     Bug(
+        "listing of any number of pages",
+        "the pages that are shipped as a limit are never reached",
+        (Edit("headrace/catalog/hub.py", "\nPAGES = 5000\n", "\nPAGES = 10**9\n"),),
+        (f"{REPLIES}::TestPages::test_what_is_shipped_bounds_a_listing_in_pages_time_and_memory",),
+    ),
+    Bug(
+        "listing that may take for ever",
+        "the time that is shipped as a limit is never reached",
+        (Edit("headrace/catalog/hub.py", "\nLISTING_STALLS = 60.0\n", "\nLISTING_STALLS = 6e9\n"),),
+        (f"{REPLIES}::TestPages::test_what_is_shipped_bounds_a_listing_in_pages_time_and_memory",),
+    ),
+    Bug(
+        "listing of any size",
+        "the memory that is shipped as a limit is never reached",
+        (Edit("headrace/catalog/hub.py", "\nLISTING_BYTES = 1 << 30\n", "\nLISTING_BYTES = 1 << 60\n"),),
+        (f"{REPLIES}::TestPages::test_what_is_shipped_bounds_a_listing_in_pages_time_and_memory",),
+    ),
+    Bug(
+        "body of a redirect unpacked",
+        "what nobody wants is inflated all the same",
+        (Edit(TRANSPORT, "self._raw.read1(left, decode_content=False)", "self._raw.read1(left, decode_content=True)"),),
+        (
+            "tests/test_reply_bombs.py::test_what_is_passed_by_of_a_body_stays_packed_whatever_the_client_does_by_itself",
+        ),
+    ),
+    Bug(
+        "file of a tokenizer of any size",
+        "its values are counted when all of it was read",
+        (Edit("headrace/make/load.py", "read_whole(path, LARGEST_FILE)", "read_whole(path, 1 << 40)"),),
+        ("tests/test_json_bombs.py::test_a_file_of_a_tokenizer_that_is_one_long_text_is_refused",),
+    ),
+    Bug(
+        "rule that replaces one letter by a page",
+        "only rules whose growth does not depend on their own text are counted",
+        (Edit("headrace/make/growth.py", '    if kind == "Replace":', '    if kind == "Replace" and not rule:'),),
+        (
+            "tests/test_tokenizer_growth.py::"
+            "test_a_tokenizer_that_makes_far_more_of_a_text_is_refused_where_it_is_opened",
+        ),
+    ),
+    Bug(
         "number to the base of 60",
         "a README card may say 1:30 and go on",
         (
