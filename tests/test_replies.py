@@ -279,9 +279,10 @@ class TestPages:
         number, error = pages(29.0)
         assert (number, type(error)) == (63, Stalled)  # 1,800 seconds
         bounds, name = listing._Bounds(source, run), "d" * (1 << 20)
+        for _ in range(1023):
+            bounds.take_file(name, "")
         with pytest.raises(DataError, match="more than 1,073,741,824 bytes of memory"):
-            for _ in range(1024):
-                bounds.take_file(name, "")
+            bounds.take_file(name, "")
 
     def test_a_packed_listing_is_unpacked(self, hub: LocalHub, tmp_path: Path) -> None:
         hub.fault("/api/*", GzipBody())
