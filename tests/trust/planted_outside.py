@@ -161,6 +161,18 @@ BUGS = (
         ),
     ),
     Bug(
+        "another client for one more question",
+        "a request goes out by a package with rules of its own",
+        (
+            Edit(
+                "headrace/catalog/hub.py",
+                "import hashlib\n",
+                "import hashlib\n\nfrom huggingface_hub import HfApi as HfApi\n",
+            ),
+        ),
+        ("tests/trust/test_no_code_from_data.py::test_clients_that_connect_by_themselves_are_used_where_it_is_said",),
+    ),
+    Bug(
         "file of a tokenizer of any size",
         "its values are counted when all of it was read",
         (Edit("headrace/make/load.py", "read_whole(path, LARGEST_FILE)", "read_whole(path, 1 << 40)"),),

@@ -95,19 +95,45 @@ CONNECTS = {
     "fetch/media/urls.py": "media behind addresses, where the policy allows it",
     "serve/wire.py": "a socket pair without a name",
 }
+CLIENTS = {"adlfs", "datasets", "fsspec", "gcsfs", "huggingface_hub", "s3fs", "transformers"}
+"""Packages that connect by themselves."""
+ASKS_CLIENTS = {
+    "catalog/remote.py": "files behind addresses that fsspec knows; for hf:// with the token by our rule",
+    "catalog/transport.py": "the Hub's settings from the environment, and no request",
+    "make/load.py": "files of a tokenizer by the Hub's client, with the token by our rule",
+    "make/open_template.py": "whether transformers is installed, and no request",
+    "run.py": "where the user's token is kept, and no request",
+}
 
 
 def test_connections_are_opened_in_one_place_for_the_hub_and_in_one_for_media() -> None:
     found = set()
     for path in PACKAGE.rglob("*.py"):
         name = str(path.relative_to(PACKAGE))
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            if any(one.partition(".")[0] in NETWORK or one.startswith("urllib.request") for one in names):
-                found.add(name)
+        names = imports_of(path)
+        if any(one.partition(".")[0] in NETWORK or one.startswith("urllib.request") for one in names):
+            found.add(name)
     assert {name for name in found if not name.startswith(("testing/", "synth/"))} == CONNECTS.keys()
+
+
+def test_clients_that_connect_by_themselves_are_used_where_it_is_said() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if any(one.partition(".")[0] in CLIENTS for one in imports_of(path))
+    }
+    assert {name for name in found if not name.startswith("testing/")} == ASKS_CLIENTS.keys()
+
+
+def imports_of(path: Path) -> list[str]:
+    """What a file imports, anywhere in it: modules, and names from them."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def test_the_package_has_nothing_that_turns_data_into_code() -> None:
