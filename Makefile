@@ -45,7 +45,7 @@ $(OLDEST:=/.installed): pyproject.toml
 	touch $@
 
 mutants: venv  ## plants bugs that loaders have had, or could have, in a copy of the tree, one at a time; each must turn a test red
-	$(BIN)/python tests/trust/plant.py
+	$(BIN)/python tests/trust/plant.py $(or $(ARGS),--report docs/reliability/mutants.md)
 
 faults: venv  ## the tests of docs/reliability with many more repetitions, inputs and random walks; about an hour
 	HEADRACE_FUZZ=40 HEADRACE_MACHINES=20 HEADRACE_FAULTS=10 $(BIN)/python -m pytest tests/trust tests/faults

@@ -1,6 +1,6 @@
 """Shows that the tests can fail: plants each bug of `planted_all.py` in a copy of the tree and runs its tests there.
 
-    python tests/trust/plant.py [name ...] [--jobs N]
+    python tests/trust/plant.py [name ...] [--jobs N] [--report FILE]
 
 Ends with 1 where a bug survives, or where the tests are red without one.
 """
@@ -113,11 +113,42 @@ def are_green(bugs: list[Bug]) -> bool:
     return is_green
 
 
+def page(code: str, found: list[tuple[Bug, Outcome]]) -> str:
+    """What came of all of them, as a page."""
+    caught = [is_caught(bug, outcome) for bug, outcome in found]
+    lines = [
+        "# Planted bugs, and the tests that caught them",
+        "",
+        "Written by `make mutants`, which writes one bug at a time into a copy of the tree. Each must turn a test red.",
+        "",
+        f"{sum(caught)} of {len(found)} planted bugs were caught, with the package whose hash (`git rev-parse "
+        f"HEAD:headrace`) begins with {code}.",
+        "",
+        "| bug | file | caught by |",
+        "|---|---|---|",
+    ]
+    for (bug, outcome), is_red in zip(found, caught, strict=True):
+        by = f"`{outcome.failed.replace('|', '/')}`" if outcome.failed else "it hangs, as it should"
+        lines.append(f"| {bug.name} | `{bug.edits[0].file}` | {by if is_red else '**nothing**'} |")
+    return "\n".join(lines) + "\n"
+
+
+def package_hash() -> str:
+    """As `git rev-parse HEAD:headrace` gives it, and whether there are changes since."""
+    command = ["git", "-C", str(ROOT)]
+    found = subprocess.run(
+        [*command, "rev-parse", "--short=12", "HEAD:headrace"], capture_output=True, text=True, check=True
+    )
+    changed = subprocess.run([*command, "status", "--short", "headrace"], capture_output=True, text=True, check=True)
+    return found.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only these bugs")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only-bugs", action="store_true", help="do not run the tests without a bug first")
+    parser.add_argument("--report", type=Path, help="a markdown file")
     given = parser.parse_args()
     unknown = set(given.names) - {bug.name for bug in BUGS}
     if unknown:
@@ -125,13 +156,16 @@ def main() -> int:
     bugs = [bug for bug in BUGS if not given.names or bug.name in given.names]
     if not given.only_bugs and not are_green(bugs):
         return 1
-    survived = 0
+    survived, found, code = 0, [], package_hash() if given.report else ""
     with ThreadPoolExecutor(given.jobs) as pool:
         for bug, outcome in pool.map(judged, bugs):
             caught = is_caught(bug, outcome)
+            found.append((bug, outcome))
             survived += not caught
             said = outcome.failed if caught and outcome.failed else outcome.last or "it took too long"
             print(f"{bug.name:45} {'caught' if caught else 'SURVIVED':9} {outcome.seconds:5.1f} s  {said}", flush=True)
+    if given.report:
+        given.report.write_text(page(code, found))
     print(f"{len(bugs) - survived} of {len(bugs)} planted bugs were caught")
     return 1 if survived else 0
 

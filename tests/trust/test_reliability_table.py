@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -45,6 +46,28 @@ def test_every_fault_has_a_row_with_a_proof_or_says_that_it_has_none() -> None:
 def test_the_number_of_planted_bugs_is_that_of_the_list() -> None:
     told = re.findall(r"([\d,]+) planted bugs over all promises", TABLE.read_text())
     assert told == [str(len(BUGS))]
+
+
+def test_what_the_table_says_of_long_runs_is_what_their_reports_say() -> None:
+    text = TABLE.read_text()
+    totals = json.loads((TABLE.parent / "chaos.json").read_text())["totals"]
+    told = re.search(
+        r"\(chaos\.md\) ([\d,]+) kills, ([\d,]+) of them with torch workers, ([\d,]+) resumes, ([\d,]+) changes of "
+        r"topology in ([\d,]+) runs, no row lost",
+        text,
+    )
+    assert told is not None
+    names = ("kills", "with torch workers", "resumes", "topology changes", "runs")
+    assert [int(number.replace(",", "")) for number in told.groups()] == [totals[name] for name in names]
+    assert totals["problems"] == totals["runs with problems"] == 0
+    assert totals["kills"] >= 2000
+
+
+def test_all_planted_bugs_are_in_the_report_and_were_caught() -> None:
+    text = (TABLE.parent / "mutants.md").read_text()
+    assert f"{len(BUGS)} of {len(BUGS)} planted bugs were caught" in text
+    assert sorted(re.findall(r"^\| ([^|]+) \| `headrace/", text, re.MULTILINE)) == sorted(bug.name for bug in BUGS)
+    assert "**nothing**" not in text
 
 
 def test_the_finder_of_tests_finds_them() -> None:
