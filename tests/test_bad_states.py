@@ -305,6 +305,38 @@ def test_a_state_of_another_commit_names_both() -> None:
     assert f"txt:data0:text: revision: the state was made on {'0' * 40}, here it is memory" in said
 
 
+def test_credits_of_the_first_format_that_add_up_to_nothing_only_together_are_settled() -> None:
+    """So it wrote those of lanes that were dealt anew. Of other lanes, and since then, a number is wrong."""
+    case = scene("dealt anew")
+    state = owing(case.state, 1)
+    assert outcome(case, state) == "as good"
+    loader = case.loader()
+    loader.load_state_dict(state)
+    assert credits_in(loader.state_dict()) == credits_in(case.state) != credits_in(state)
+    for name, number in (("dealt anew", 2), ("packed", 1)):
+        case = scene(name)
+        wrong = owing(case.state, number)
+        assert "mix: the credits of its sources add up to 5, not to 0" in refused(
+            lambda: case.loader().load_state_dict(wrong)  # noqa: B023
+        )
+
+
+def owing(state: State, number: int) -> State:
+    """In the format of this number, with something that the first lane is owed by the last."""
+
+    def owe(state: State, lanes: list[State], facts: list[State]) -> None:
+        lanes[0]["mix"][0] += 5
+        lanes[-1]["mix"][0] -= 5
+        state["format"] = number
+
+    found = edited(state, owe)
+    return found if number > 1 else {key: value for key, value in found.items() if key != CHECKSUM}
+
+
+def credits_in(state: State) -> list[list[int]]:
+    return [lane["mix"] for lane in json.loads(state["lanes"])]
+
+
 def test_passes_that_do_not_go_together_with_the_epoch_are_named() -> None:
     data = several([[[5, 2]]])
     ranks = Ranks(recipe_of(data, batch_size=2), data, lanes=2)
