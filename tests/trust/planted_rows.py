@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from planted import Bug, Edit
 
-WORKER = "headrace/serve/worker.py"
+BAD_COLUMNS = "tests/test_bad_columns.py"
+STATES, BAD_STATES = "headrace/serve/state.py", "tests/test_bad_states.py"
+FOOTER, WORKER = "headrace/catalog/footer.py", "headrace/serve/worker.py"
+ABUSE, HOSTILE = "tests/test_media_abuse.py", "tests/trust/test_hostile_data.py"
 
 BUGS = (
     # --- T12 to T25: processes that die, and few resources
@@ -79,5 +82,272 @@ BUGS = (
         "the kernel drops a descriptor where no more files may be open, and says so in a flag only",
         (Edit("headrace/serve/wire.py", "if flags & socket.MSG_CTRUNC:", "if flags & socket.MSG_TRUNC:"),),
         ("tests/test_wire.py::test_no_room_for_another_open_file_is_said",),
+    ),
+    # --- B2 to B10: states
+    Bug(
+        "newer state is no state",
+        "the formats that are known are checked before it is asked which of them is newer",
+        (Edit(STATES, "type(found) is not int or found < 1:", "type(found) is not int or not 1 <= found <= FORMAT:"),),
+        (f"{BAD_STATES}::test_a_state_of_a_newer_version_says_to_upgrade",),
+    ),
+    Bug(
+        "credits of the first format as they were",
+        "lanes of old states that were dealt anew owe only together what adds up to nothing",
+        (Edit("headrace/serve/check.py", "if saved.format > 1 or of_samples", "if saved.format > 0 or of_samples"),),
+        (f"{BAD_STATES}::test_credits_of_the_first_format_that_add_up_to_nothing_only_together_are_settled",),
+    ),
+    Bug(
+        "old state without a checksum refused",
+        "each state is taken to have what this version writes",
+        (Edit(STATES, 'if state["format"] == 1:\n', 'if state["format"] < 1:\n'),),
+        ("tests/trust/test_golden.py::test_a_state_of_any_version_goes_on_as_it_did[0.1.0-rows]",),
+    ),
+    Bug(
+        "first difference only",
+        "whoever sets it back is told the next one at the next start",
+        (Edit("headrace/serve/resume.py", "f\"{'; '.join(differ)}: rows", 'f"{differ[0]}: rows'),),
+        (f"{BAD_STATES}::test_a_state_of_other_data_names_what_differs",),
+    ),
+    Bug(
+        "lane that gave too few micro-batches",
+        "a lane may be behind where it is over, and who goes on without an end has none that are",
+        (
+            Edit(
+                "headrace/serve/check.py",
+                "        if n > due or (n < due and exact):\n",
+                "        if n > due:\n",
+            ),
+        ),
+        (f"{BAD_STATES}::test_a_number_that_is_off_by_one_is_noticed_wherever_it_stands[endless rows]",),
+    ),
+    Bug(
+        "fields of a checkpoint taken for those of a state",
+        "what is not known is refused, and a trainer keeps its own beside it",
+        (
+            Edit(
+                STATES,
+                "sorted(key for key in KEYS if key not in state)",
+                "sorted(str(key) for key in KEYS ^ (state.keys() - {CHECKSUM}))",
+            ),
+        ),
+        (f"{BAD_STATES}::test_a_checkpoints_own_fields_beside_the_state_are_left_alone",),
+    ),
+    Bug(
+        "state from the very start refused",
+        "an epoch that has just begun has given as many micro-batches as when it began",
+        (
+            Edit(
+                STATES,
+                'if numbers["m"] < max(numbers["m_plan"], numbers["m_epoch"])',
+                'if numbers["m"] <= max(numbers["m_plan"], numbers["m_epoch"])',
+            ),
+        ),
+        (f"{BAD_STATES}::test_states_from_the_very_start_and_the_end_of_an_epoch_work",),
+    ),
+    Bug(
+        "revision of a state raw in an error",
+        "what a message is about is put into it as it is",
+        (
+            Edit(
+                "headrace/catalog/open.py",
+                "revision: {shown(revision)!r} is not a commit",
+                "revision: {revision} is not a commit",
+            ),
+        ),
+        ("tests/test_hostile_states.py::test_a_revision_in_a_state_is_a_commit_or_nothing_is_asked",),
+    ),
+    # --- B13 to B21: sources
+    Bug(
+        "columns of the first shard only",
+        "a later shard that has one more is read without it",
+        (
+            Edit(
+                "headrace/catalog/schemas.py",
+                "[*first, *(name for name in found if name not in first)]",
+                "list(first)",
+            ),
+        ),
+        (f"{BAD_COLUMNS}::test_shards_that_do_not_agree_are_named_both_with_the_column[a column more-False]",),
+    ),
+    Bug(
+        "source without a row in silence",
+        "no rows are looked for as no count of them",
+        (
+            Edit(
+                "headrace/fetch/doors.py",
+                'reading.rules.coordinate == "rows" and not index.num_rows:',
+                'reading.rules.coordinate == "rows" and index.num_rows is None:',
+            ),
+        ),
+        ("tests/test_bad_input.py::test_a_source_without_a_single_row_has_none_and_says_so[parquet]",),
+    ),
+    Bug(
+        "checksums of pages not looked at",
+        "the default of pyarrow",
+        (
+            Edit(
+                "headrace/fetch/parquet.py",
+                "page_checksum_verification=True",
+                "page_checksum_verification=False",
+            ),
+        ),
+        ("tests/test_bad_parquet.py::test_one_flipped_bit_under_a_checksum_is_found_and_only_where_it_is_read",),
+    ),
+    Bug(
+        "NaN in a line of JSON",
+        "the default of Python",
+        (
+            Edit(
+                "headrace/fetch/lines.py",
+                "object_hook=count, parse_constant=_refuse_constant)",
+                "object_hook=count)",
+            ),
+        ),
+        ("tests/test_lines_faults.py::test_a_bad_json_line_is_named_by_file_row_line_and_byte[NaN]",),
+    ),
+    Bug(
+        "bytes that are no text given as text",
+        "Arrow looks at the letters only where all is to be validated",
+        (Edit("headrace/fetch/lines.py", "column.validate(full=True)", "column.validate()"),),
+        ("tests/test_lines_faults.py::test_text_in_another_encoding_is_named_by_row_line_and_byte",),
+    ),
+    Bug(
+        "pipe taken for a file",
+        "only folders are asked about",
+        (
+            Edit(
+                "headrace/catalog/plain.py",
+                "    if stat.S_ISREG(found.st_mode):\n        return\n    if",
+                "    if not stat.S_ISDIR(found.st_mode):\n        return\n    if",
+            ),
+        ),
+        ("tests/test_bad_input.py::test_what_is_not_a_regular_file_is_named_and_never_waited_for[fifo-False-txt]",),
+    ),
+    Bug(
+        "state of the file before",
+        "its name is compared, which is all that a branch of a repo needs",
+        (
+            Edit(
+                "headrace/fetch/resume.py",
+                "        require_same(index, before, trust)\n        return index\n",
+                "        return index\n",
+            ),
+        ),
+        ("tests/test_bad_changes.py::test_a_file_replaced_between_epochs_is_counted_anew_and_fits_no_state[txt]",),
+    ),
+    Bug(
+        "robot of a version to come",
+        "only older ones are refused",
+        (Edit("headrace/lerobot/info.py", "    if version[0] > 3:\n", "    if version[0] > 9:\n"),),
+        ("tests/test_lerobot_meta.py::test_info_with_a_wrong_field_names_the_file_and_the_field[v4.0]",),
+    ),
+    # --- B27 to B29: media and settings
+    Bug(
+        "number of frames as the file announces it",
+        "FFmpeg passes on what the header says",
+        (
+            Edit(
+                "headrace/fetch/media/video.py",
+                "sorted(keys), len(times), _seconds",
+                "sorted(keys), stream.frames or len(times), _seconds",
+            ),
+        ),
+        ("tests/test_media_video.py::test_frames_that_are_only_announced_are_not_waited_for[stream of avi]",),
+    ),
+    Bug(
+        "room for the first shard",
+        "the others are taken to be as large",
+        (
+            Edit(
+                "headrace/fetch/sources.py",
+                "    largest = int(index.shard_bytes.argmax())\n",
+                "    largest = 0\n",
+            ),
+        ),
+        (
+            "tests/test_bad_config.py::"
+            "test_a_cache_smaller_than_the_largest_shard_is_refused_before_anything_is_fetched",
+        ),
+    ),
+    Bug(
+        "ranks counted from 1",
+        "the last of them is as high as the world size",
+        (Edit("headrace/run.py", "if not 0 <= pair[0] < pair[1]:", "if not 0 <= pair[0] <= pair[1]:"),),
+        ("tests/test_bad_config.py::test_settings_that_cannot_be_are_refused_by_name[a rank beyond the world]",),
+    ),
+    # --- B33 to B50: abuse
+    Bug(
+        "file opened again by its name",
+        "what was looked at and what is read are two files, where a link comes in between",
+        (
+            Edit(
+                "headrace/fetch/media/paths.py",
+                'os.open(f"/proc/self/fd/{handle}", _READ)',
+                'os.open(f"{home}/{name}", _READ)',
+            ),
+        ),
+        (f"{ABUSE}::TestSwaps::test_what_was_looked_at_is_what_is_read",),
+    ),
+    Bug(
+        "first address of a host only",
+        "a connection goes on to the next one where the first does not answer",
+        (
+            Edit(
+                "headrace/fetch/media/addresses.py",
+                "for address in found if not is_public(address)]",
+                "for address in found[:1] if not is_public(address)]",
+            ),
+        ),
+        (
+            "tests/test_media_urls.py::TestAddresses::test_a_private_address_is_refused_even_among_public_ones[10.0.0.1]",
+        ),
+    ),
+    Bug(
+        "pickle of an extension type loaded",
+        "CVE-2023-47248",
+        (
+            Edit(
+                FOOTER,
+                "        schema = meta.schema.to_arrow_schema()\n",
+                "        schema = meta.schema.to_arrow_schema()\n"
+                "        for field in schema:\n"
+                '            if b"ARROW:extension:metadata" in (field.metadata or {}):\n'
+                '                __import__("pickle").loads(field.metadata[b"ARROW:extension:metadata"])\n',
+            ),
+        ),
+        (f"{HOSTILE}::test_an_extension_type_that_is_a_pickle_is_not_run",),
+    ),
+    Bug(
+        "pickle in the place of a file loaded",
+        "torch and NumPy go by the first bytes of a file",
+        (
+            Edit(
+                FOOTER,
+                "    magic = tail[-4:]\n",
+                '    magic = tail[-4:]\n    if tail.startswith(b"\\x80"):\n        __import__("pickle").loads(tail)\n',
+            ),
+        ),
+        (f"{HOSTILE}::test_files_that_run_something_elsewhere_are_rows_or_an_error_here[pickle-parquet]",),
+    ),
+    Bug(
+        "name that climbs out of the cache",
+        "CVE-2026-15717",
+        (Edit("headrace/catalog/shard.py", 'part in ("", ".", "..")', 'part in ("", ".")'),),
+        ("tests/test_cache.py::TestPlaces::test_a_name_that_leads_out_or_is_ours_is_refused[../x]",),
+    ),
+    Bug(
+        "pipe waited for as a sidecar",
+        "an open waits until somebody writes to it",
+        (
+            Edit(
+                "headrace/fetch/sidecar.py",
+                "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC",
+                "os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC",
+            ),
+        ),
+        (
+            "tests/trust/test_cache_safety.py::"
+            "test_what_is_planted_in_the_cache_holds_nobody_up_and_harms_no_victim[sidecar-fifo]",
+        ),
     ),
 )
