@@ -27,7 +27,7 @@ from headrace.outside_json import MOST_VALUES
 from headrace.recipe import Mix, Recipe, Skip
 from headrace.serve import state_file
 from headrace.serve.loader import Loader
-from headrace.serve.state import CHECKSUM, Saved, stamped
+from headrace.serve.state import CHECKSUM, FORMAT, Saved, stamped
 from headrace.serve.state import KEYS as FIELDS
 from headrace.stage import State
 
@@ -263,10 +263,11 @@ def test_what_is_no_state_as_text_is_refused_where_one_is_expected(text: Any) ->
     assert loader.state_dict() == before
 
 
-def test_a_state_of_a_newer_version_says_to_upgrade() -> None:
+@pytest.mark.parametrize("number", [FORMAT + 1, 5])
+def test_a_state_of_a_newer_version_says_to_upgrade(number: int) -> None:
     case = scene("packed")
-    newer = {**case.state, "format": 5, "clock": 7}
-    said = "written by a newer version (format 5, this one reads up to 2); upgrade headrace"
+    newer = {**case.state, "format": number, "clock": 7}
+    said = f"written by a newer version (format {number}, this one reads up to 2); upgrade headrace"
     assert said in refused(lambda: case.loader().load_state_dict(newer))
     assert said in refused(lambda: merge_states([newer]))
     assert said in refused(lambda: verified(newer, case.data))
