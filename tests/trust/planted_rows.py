@@ -27,6 +27,12 @@ BUGS = (
         ),
     ),
     Bug(
+        "partial files of an index stay",
+        "who writes it next has a name of its own for them",
+        (Edit("headrace/files.py", "            _remove_orphans(path.parent)\n", "            pass\n"),),
+        ("tests/test_processes.py::test_a_kill_while_the_index_is_written_leaves_the_old_or_the_new_one",),
+    ),
+    Bug(
         "lock of each process for itself",
         "its name has the number of the process in it, as the names of partial files have",
         (
@@ -37,6 +43,33 @@ BUGS = (
             ),
         ),
         ("tests/trust/test_herd.py::test_a_herd_waits_for_one_slow_download_and_makes_no_other",),
+    ),
+    Bug(
+        "slow downloader taken for one that hangs",
+        "it is waited for so many seconds, whatever it shows meanwhile",
+        (
+            Edit(
+                "headrace/fetch/cache.py",
+                "                last, since = sign, time.monotonic()\n",
+                "                last = sign\n",
+            ),
+        ),
+        ("tests/trust/test_herd.py::test_a_herd_waits_for_one_slow_download_and_makes_no_other",),
+    ),
+    Bug(
+        "bytes of a stopped downloader taken over",
+        "it goes on some day, and writes to what has another owner",
+        (
+            Edit(
+                "headrace/fetch/download.py",
+                'if not is_orphan(path) or _stem_in(entry.name) != f".{short}":',
+                'if _stem_in(entry.name) != f".{short}":',
+            ),
+        ),
+        (
+            "tests/test_cache_shared.py::TestManyProcesses::"
+            "test_when_the_downloader_is_stopped_another_takes_over_in_time",
+        ),
     ),
     Bug(
         "bytes of a killed downloader thrown away",
@@ -88,6 +121,12 @@ BUGS = (
         "newer state is no state",
         "the formats that are known are checked before it is asked which of them is newer",
         (Edit(STATES, "type(found) is not int or found < 1:", "type(found) is not int or not 1 <= found <= FORMAT:"),),
+        (f"{BAD_STATES}::test_a_state_of_a_newer_version_says_to_upgrade",),
+    ),
+    Bug(
+        "state of the next version taken",
+        "the number of the format to come for that of this one",
+        (Edit(STATES, "    if found > FORMAT:\n", "    if found > FORMAT + 1:\n"),),
         (f"{BAD_STATES}::test_a_state_of_a_newer_version_says_to_upgrade",),
     ),
     Bug(
@@ -156,6 +195,18 @@ BUGS = (
         ),
         ("tests/test_hostile_states.py::test_a_revision_in_a_state_is_a_commit_or_nothing_is_asked",),
     ),
+    Bug(
+        "field of a state raw in an error",
+        "Python's own message is quoted, with the name that it could not use",
+        (
+            Edit(
+                "headrace/serve/pipeline.py",
+                "does not say how its sources were read: {shown(error)}",
+                "does not say how its sources were read: {error}",
+            ),
+        ),
+        ("tests/test_hostile_states.py::test_names_of_fields_in_a_state_are_shown_escaped",),
+    ),
     # --- B13 to B21: sources
     Bug(
         "columns of the first shard only",
@@ -210,6 +261,33 @@ BUGS = (
         "Arrow looks at the letters only where all is to be validated",
         (Edit("headrace/fetch/lines.py", "column.validate(full=True)", "column.validate()"),),
         ("tests/test_lines_faults.py::test_text_in_another_encoding_is_named_by_row_line_and_byte",),
+    ),
+    Bug(
+        "file that changes under pyarrow",
+        "it is looked at before a chunk is read only",
+        (
+            Edit(
+                "headrace/fetch/parquet.py",
+                "            memory.release()\n        self._check_plain()\n",
+                "            memory.release()\n",
+            ),
+        ),
+        ("tests/test_bad_changes.py::test_a_file_that_is_rewritten_while_one_chunk_of_it_is_read_is_named",),
+    ),
+    Bug(
+        "open file by its time only",
+        "who writes may set it back, as rsync and tar do",
+        (
+            Edit(
+                "headrace/catalog/plain.py",
+                "        if found != self.signature:\n",
+                "        if found.mtime_ns != self.signature.mtime_ns:\n",
+            ),
+        ),
+        (
+            "tests/test_bad_changes.py::"
+            "test_a_file_that_changes_while_it_is_read_gives_its_own_rows_or_is_named[grows with its old time-txt]",
+        ),
     ),
     Bug(
         "pipe taken for a file",
@@ -334,6 +412,18 @@ BUGS = (
         "CVE-2026-15717",
         (Edit("headrace/catalog/shard.py", 'part in ("", ".", "..")', 'part in ("", ".")'),),
         ("tests/test_cache.py::TestPlaces::test_a_name_that_leads_out_or_is_ours_is_refused[../x]",),
+    ),
+    Bug(
+        "letters of a name counted for bytes",
+        "a disk counts bytes",
+        (
+            Edit(
+                "headrace/catalog/shard.py",
+                'len(part.encode("utf-8", "surrogatepass")) > 255',
+                "len(part) > 255",
+            ),
+        ),
+        ("tests/test_replies.py::test_a_path_that_no_disk_takes_is_refused",),
     ),
     Bug(
         "pipe waited for as a sidecar",
