@@ -15,6 +15,7 @@ from refused import check_refused
 
 from headrace import rows
 from headrace.errors import Changed, DataError, HeadraceError, NotFound
+from headrace.fetch.parquet import ParquetReader
 from headrace.testing import LocalHub, write_parquet
 
 pytestmark = pytest.mark.timeout(20)
@@ -44,11 +45,18 @@ def become_folder(path: Path) -> None:
     path.mkdir()
 
 
+def grow_with_its_time(path: Path) -> None:
+    found = path.stat()
+    os.truncate(path, 300_000)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
 CHANGES: dict[str, tuple[Callable[[Path, str], object], type[HeadraceError], str]] = {
     "is replaced": (lambda p, kind: replace_with(p, lambda q: write_rows(q, kind, "new")), Changed, "start anew"),
     "is rewritten": (lambda p, kind: write_rows(p, kind, "new"), Changed, "start anew"),
     "is cut": (lambda p, kind: os.truncate(p, 3000), Changed, "start anew"),
     "grows": (lambda p, kind: os.truncate(p, 300_000), Changed, "start anew"),
+    "grows with its old time": (lambda p, kind: grow_with_its_time(p), Changed, "start anew"),
     "is removed": (lambda p, kind: p.unlink(), NotFound, "no such file"),
     "becomes a fifo": (lambda p, kind: replace_with(p, os.mkfifo), DataError, "is a fifo"),
     "becomes a folder": (lambda p, kind: become_folder(p), DataError, "is a folder"),
@@ -81,12 +89,32 @@ def test_a_file_that_changes_while_it_is_read_gives_its_own_rows_or_is_named(
     with rows(f"{kind}:{path}", cache_dir=tmp_path / "data") as stage:
         found += [next(stage).data for _ in range(600)]
         change(path, kind)
-        if case in ("is rewritten", "is cut", "grows"):
+        if case in ("is rewritten", "is cut", "grows", "grows with its old time"):
             with pytest.raises(Changed, match=rf"a\.{kind} changed while reading: .*; let its writer finish"):
-                found += [row.data for row in stage]
+                found.extend(row.data for row in stage)  # unlike +=, with those before the error
         else:  # what was opened is still there
             found += [row.data for row in stage]
             assert len(found) == 4000
+    assert found == want[: len(found)]
+
+
+def test_a_file_that_is_rewritten_while_one_chunk_of_it_is_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of parquet: what is looked at before each chunk was still there, and then pyarrow reads."""
+    path, read = tmp_path / "a.parquet", ParquetReader._batch
+    want = write_rows(path, "parquet", "old")
+
+    def rewritten(self: ParquetReader, chunk: Any) -> Any:
+        if chunk.group == 3:
+            write_rows(path, "parquet", "new")
+        return read(self, chunk)
+
+    monkeypatch.setattr(ParquetReader, "_batch", rewritten)
+    found: list[dict[str, Any]] = []
+    said = r"a\.parquet changed while reading: .*; let its writer finish"
+    with rows(f"parquet:{path}", cache_dir=tmp_path / "data") as stage, pytest.raises(Changed, match=said):
+        found.extend(row.data for row in stage)  # unlike +=, with those before the error
     assert found == want[: len(found)]
 
 

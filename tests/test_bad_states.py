@@ -27,7 +27,7 @@ from headrace.outside_json import MOST_VALUES
 from headrace.recipe import Mix, Recipe, Skip
 from headrace.serve import state_file
 from headrace.serve.loader import Loader
-from headrace.serve.state import CHECKSUM, Saved, stamped
+from headrace.serve.state import CHECKSUM, FORMAT, Saved, stamped
 from headrace.serve.state import KEYS as FIELDS
 from headrace.stage import State
 
@@ -263,10 +263,11 @@ def test_what_is_no_state_as_text_is_refused_where_one_is_expected(text: Any) ->
     assert loader.state_dict() == before
 
 
-def test_a_state_of_a_newer_version_says_to_upgrade() -> None:
+@pytest.mark.parametrize("number", [FORMAT + 1, 5])
+def test_a_state_of_a_newer_version_says_to_upgrade(number: int) -> None:
     case = scene("packed")
-    newer = {**case.state, "format": 5, "clock": 7}
-    said = "written by a newer version (format 5, this one reads up to 2); upgrade headrace"
+    newer = {**case.state, "format": number, "clock": 7}
+    said = f"written by a newer version (format {number}, this one reads up to 2); upgrade headrace"
     assert said in refused(lambda: case.loader().load_state_dict(newer))
     assert said in refused(lambda: merge_states([newer]))
     assert said in refused(lambda: verified(newer, case.data))
@@ -303,6 +304,38 @@ def test_a_state_of_another_commit_names_both() -> None:
     moved = edited(case.state, lambda s, lanes, facts: facts[0].update(revision="0" * 40))
     said = refused(lambda: case.loader().load_state_dict(moved), Changed)
     assert f"txt:data0:text: revision: the state was made on {'0' * 40}, here it is memory" in said
+
+
+def test_credits_of_the_first_format_that_add_up_to_nothing_only_together_are_settled() -> None:
+    """So it wrote those of lanes that were dealt anew. Of other lanes, and since then, a number is wrong."""
+    case = scene("dealt anew")
+    state = owing(case.state, 1)
+    assert outcome(case, state) == "as good"
+    loader = case.loader()
+    loader.load_state_dict(state)
+    assert credits_in(loader.state_dict()) == credits_in(case.state) != credits_in(state)
+    for name, number in (("dealt anew", 2), ("packed", 1)):
+        case = scene(name)
+        wrong = owing(case.state, number)
+        assert "mix: the credits of its sources add up to 5, not to 0" in refused(
+            lambda: case.loader().load_state_dict(wrong)  # noqa: B023
+        )
+
+
+def owing(state: State, number: int) -> State:
+    """In the format of this number, with something that the first lane is owed by the last."""
+
+    def owe(state: State, lanes: list[State], facts: list[State]) -> None:
+        lanes[0]["mix"][0] += 5
+        lanes[-1]["mix"][0] -= 5
+        state["format"] = number
+
+    found = edited(state, owe)
+    return found if number > 1 else {key: value for key, value in found.items() if key != CHECKSUM}
+
+
+def credits_in(state: State) -> list[list[int]]:
+    return [lane["mix"] for lane in json.loads(state["lanes"])]
 
 
 def test_passes_that_do_not_go_together_with_the_epoch_are_named() -> None:

@@ -107,9 +107,12 @@ time.sleep(1)
         wait_until(lambda: len(leases_in(cache)) == 2)
         first.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
-        finish(second)
-        assert time.monotonic() - stopped < 2.5
-        first.send_signal(signal.SIGCONT)
+        try:
+            finish(second)
+            assert time.monotonic() - stopped < 2.5
+            assert [request.range for request in hub.requests] == [None, None], "it goes on, and writes to what it has"
+        finally:
+            first.send_signal(signal.SIGCONT)
         finish(first)
         assert leftovers(cache.root) == []
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from near import through_json
-from states import changed, edited, everywhere, fit_to_show, opened, refused
+from states import at, changed, edited, everywhere, fit_to_show, opened, refused
 
 import headrace
 from headrace.errors import HeadraceError
@@ -86,6 +86,21 @@ def test_strings_in_a_state_are_never_opened_and_are_shown_escaped(
                 fit_to_show(error)
     assert heard == []
     assert all(c.isprintable() for record in caplog.records for c in record.getMessage())
+    loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("path", [("lanes", 0), ("lanes", 0, "src", 0), ("sources", 0), ("sources", 0, "identity")])
+def test_names_of_fields_in_a_state_are_shown_escaped(tmp_path: Path, heard: list[str], path: tuple[Any, ...]) -> None:
+    write_parquet(tmp_path / "in", [[20, 13], [11]])
+    loader = headrace.load(f"parquet:{tmp_path}/in/*.parquet", batch_size=4, lanes=2, cache_dir=tmp_path / "data")
+    state = through_json(loader.state_dict())
+    assert isinstance(at(opened(state), path), dict)
+    for text in HOSTILE:
+        try:
+            loader.load_state_dict(changed(state, (*path, text), 1))
+        except HeadraceError as error:
+            fit_to_show(error)
+    assert heard == []
     loader.load_state_dict(state)
 
 

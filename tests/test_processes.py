@@ -101,6 +101,7 @@ def test_a_kill_while_the_index_is_written_leaves_the_old_or_the_new_one(tmp_pat
             killed += done.returncode != 0
             again = subprocess.run(python, capture_output=True, timeout=60, check=False)
             assert again.returncode == 0, again.stderr.decode()
+            assert list(Path(cache).rglob("*.part")) == []
     assert killed >= 4
 
 

@@ -10,6 +10,7 @@ import planted_outside
 import planted_process
 import planted_quotes
 import planted_robots
+import planted_rows
 import planted_safety
 import planted_state
 import planted_text
@@ -29,4 +30,5 @@ BUGS: tuple[Bug, ...] = (
     *planted_safety.BUGS,
     *planted_waits.BUGS,
     *planted_quotes.BUGS,
+    *planted_rows.BUGS,
 )
