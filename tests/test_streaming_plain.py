@@ -167,6 +167,15 @@ sys.path.insert(0, sys.argv[2])
 from streaming import World, named
 from torch.utils.data import DataLoader
 from headrace import collate_fn
+from headrace.serve.logbook import SHARE, Round
+
+write, times = Round._write, Path(sys.argv[1], "times")
+def timed(self, state, page):
+    began = time.monotonic()
+    write(self, state, page)
+    with times.open("a") as file:
+        file.write(f"{time.monotonic() - began}\\n")
+Round._write = timed
 
 world = World(Path(sys.argv[1]))
 rows = world.memory({"a": named("a")}, [[10] * 40])
@@ -176,12 +185,16 @@ given = iter(batches)
 names = []
 for batch in islice(given, 100):
     names += world.names_of([batch])
-    time.sleep(0.02)  # a page is written now and then, by the clock: also where writing takes long
+    time.sleep(0.02)
+longest = max(map(float, times.read_text().split()))
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise at whatever line it hears of it
 os.kill(given._workers[1].pid, signal.SIGKILL)
 del given
 known = dataset._streaming_state["dataset_positions"]["a"]
-print(json.dumps([names, known, world.names_of(batches)]))
+# A page is written now and then, so that writing takes a part of the time: how often, the disk decides. Each worker
+# gives one sample in two pauses of the trainer, and a few are on their way.
+most = SHARE * longest / 0.04 + 6
+print(json.dumps([names, known, world.names_of(batches), most]))
 """
 
 
@@ -189,10 +202,10 @@ def test_a_worker_that_was_killed_gives_little_again(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    names, known, rest = json.loads(done.stdout)
+    names, known, rest, most = json.loads(done.stdout)
     assert known + len(rest) == 300
     assert len(rest) == len(set(rest))
-    assert len(set(names) & set(rest)) <= 40
+    assert len(set(names) & set(rest)) <= most
 
 
 def test_a_worker_that_never_began_gave_nothing(world: World) -> None:
