@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import chaos_host as host
 from chaos_data import KINDS, make_data, tokenizer_of
 from chaos_fleet import Places
@@ -31,6 +32,7 @@ from chaos_hub import HubProcess
 from chaos_plan import SHORT, Plan, plan_of
 from chaos_report import summary, totals
 from chaos_run import Campaign
+from package_hash import package_hash
 
 DISK_BYTES = 96 << 20
 
@@ -112,7 +114,7 @@ def campaigns(given: argparse.Namespace) -> int:
                 tokenizer=tokenizer_of(folder / "data"),
                 temporary=folder / "temporary",
             )
-            done.append({**Campaign(plan, data, hub, places).run(), "code": code()})
+            done.append({**Campaign(plan, data, hub, places).run(), "code": package_hash()})
             tell(done, given)
             shutil.rmtree(places.cache, ignore_errors=True)
             if not done[-1]["problems"]:
@@ -145,17 +147,6 @@ def write(done: list[dict[str, Any]], given: argparse.Namespace) -> None:
         given.report.write_text(json.dumps({"totals": totals(done), "runs": done}, indent=1) + "\n")
     if given.summary is not None:
         given.summary.write_text(summary(done))
-
-
-def code() -> str:
-    """The hash of the package that runs, as `git rev-parse HEAD:headrace` gives it: the same after a rebase."""
-
-    def git(*command: str) -> str:
-        root = Path(__file__).parents[2]
-        return subprocess.run(["git", "-C", root, *command], capture_output=True, text=True, check=False).stdout.strip()
-
-    changed = "-changed" if git("status", "--porcelain", "headrace") else ""
-    return f"{git('rev-parse', '--short=12', 'HEAD:headrace') or 'unknown'}{changed}"
 
 
 if __name__ == "__main__":

@@ -21,10 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chaos import code
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 from chaos_data import tokenizer_of
 from chaos_hub import HubProcess
 from chaos_recipes import Job
+from package_hash import package_hash
 from soak_jobs import JOBS, data_of
 from soak_report import Limits, figures, page, problems_of, series_of
 
@@ -187,8 +189,8 @@ def main() -> int:
     else:
         folder.mkdir(parents=True)
         plain = {name: value for name, value in vars(given).items() if not isinstance(value, Path)}
-        kept.write_text(json.dumps({**plain, "code": code()}))
-        given.code = code()
+        kept.write_text(json.dumps({**plain, "code": package_hash()}))
+        given.code = package_hash()
         soak = Soak(given, folder.resolve())
         print(f"soak: {', '.join(soak.names)} for {given.minutes:g} minutes in {folder}", flush=True)
         soak.run()

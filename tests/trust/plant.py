@@ -19,6 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from package_hash import package_hash
 from planted import Bug
 from planted_all import BUGS
 
@@ -131,16 +134,6 @@ def page(code: str, found: list[tuple[Bug, Outcome]]) -> str:
         by = f"`{outcome.failed.replace('|', '/')}`" if outcome.failed else "it hangs, as it should"
         lines.append(f"| {bug.name} | `{bug.edits[0].file}` | {by if is_red else '**nothing**'} |")
     return "\n".join(lines) + "\n"
-
-
-def package_hash() -> str:
-    """As `git rev-parse HEAD:headrace` gives it, and whether there are changes since."""
-    command = ["git", "-C", str(ROOT)]
-    found = subprocess.run(
-        [*command, "rev-parse", "--short=12", "HEAD:headrace"], capture_output=True, text=True, check=True
-    )
-    changed = subprocess.run([*command, "status", "--short", "headrace"], capture_output=True, text=True, check=True)
-    return found.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
 
 
 def main() -> int:
